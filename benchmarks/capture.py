@@ -3,10 +3,11 @@ inference.
 
 Each model is built from its configuration alone, at a tiny size and with random weights, and run in eager, under
 jit.compile(backend="eager") and under jit.compile with the CPU kernels, twice each; all outputs are compared with
-eager's. Models that do not run in eager at the sizes tried are listed apart, and so are those whose result in eager
-changes when their weights are changed by a rounding. Random numbers are drawn as eager draws them. "as told" are models
-with another result where torch.compiler.is_compiling() is true, which are right where it is not. The kernels of earlier
-runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
+eager's. The microseconds of CPU time per instruction are those of the capturing process: execution, graph, guards and
+rewritten code, and for "kernels" their text too. Models that do not run in eager at the sizes tried are listed apart,
+and so are those whose result in eager changes when their weights are changed by a rounding. Random numbers are drawn as
+eager draws them. "as told" are models with another result where torch.compiler.is_compiling() is true, which are right
+where it is not. The kernels of earlier runs are taken from the cache unless JIT_CACHE_DIR says otherwise.
 
     capture.py --transformers                all architectures of the installed transformers
     capture.py --timm                        one model of each family of the installed timm
@@ -218,6 +219,8 @@ def check(library, name, seconds, backends) -> dict:
             signal.alarm(0)
         result["graphs"] = sum(c.graph is not None and any(n.op != "input" for n in c.graph.nodes) for c in captured)
         result["captures"] = len(captured)
+        result["instructions"] = sum(c.instructions for c in captured)
+        result["capture_s"] = sum(c.seconds for c in captured)
         result["breaks"] = [{"where": where(b.file, b.line), "function": b.function,
                              "kind": b.kind, "why": " ".join(b.why.split())[:300]}
                             for c in captured for b in c.breaks]
@@ -344,6 +347,11 @@ def summary(rows, backends):
         times = sorted(r[b]["first_s"] for r in ran if "first_s" in r.get(b, {}))
         if times:
             print(f"first call, {b}: median {times[len(times) // 2]:.2f} s, longest {times[-1]:.1f} s")
+        costs = [(r[b]["capture_s"], r[b]["instructions"]) for r in ran if r.get(b, {}).get("instructions")]
+        if costs:
+            seconds, instructions = map(sum, zip(*costs))
+            print(f"captures, {b}: {instructions} instructions of Python, {seconds / instructions * 1e6:.1f} microseconds "
+                  "of CPU time for each" + (", kernels not counted" if b == "eager" else ", its kernels included"))
     def plain(text):
         """A reason without the names of the objects of one model."""
         return re.sub(r"\(\S+\)|transformers\.models\.\S+|0x[0-9a-f]+|tensor [ab] \(\d+\)", "..", text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import inspect
+import time
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
@@ -61,6 +62,8 @@ class Captured:
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
         failed: whether a rule of ours has failed.
+        instructions: how many instructions were executed symbolically.
+        seconds: CPU time of this process for all of it, kernels that were built in this process included.
     """
 
     target: types.FunctionType | None
@@ -73,6 +76,8 @@ class Captured:
     check: object = None
     doubt: object = None
     failed: bool = False
+    instructions: int = 0
+    seconds: float = 0.0
 
     def summary(self) -> Captured:
         """What is remembered of it: nothing that refers to the program's objects."""
@@ -396,6 +401,7 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
     """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing
     that some inputs share memory. ``assuming``: whether to make any assumptions."""
     refused, shared, calls = set() if assuming else {"assuming"}, [], []
+    start = time.process_time()
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
@@ -405,7 +411,9 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
         for what in refused:
             setattr(attempt.session, what, False)
         try:
-            return attempt.run()
+            captured = attempt.run()
+            captured.instructions, captured.seconds = attempt.session.steps, time.process_time() - start
+            return captured
         except assumptions.Reconsider as reconsider:
             refused.add(reconsider.what)
         except memory.SharedMemory as found:
