@@ -350,8 +350,9 @@ def summary(rows, backends):
         costs = [(r[b]["capture_s"], r[b]["instructions"]) for r in ran if r.get(b, {}).get("instructions")]
         if costs:
             seconds, instructions = map(sum, zip(*costs))
-            print(f"captures, {b}: {instructions} instructions of Python, {seconds / instructions * 1e6:.1f} microseconds "
-                  "of CPU time for each" + (", kernels not counted" if b == "eager" else ", its kernels included"))
+            print(f"captures, {b}: {instructions} instructions of Python, {seconds / instructions * 1e6:.1f} "
+                  "microseconds of CPU time for each"
+                  + (", kernels not counted" if b == "eager" else ", its kernels included"))
     def plain(text):
         """A reason without the names of the objects of one model."""
         return re.sub(r"\(\S+\)|transformers\.models\.\S+|0x[0-9a-f]+|tensor [ab] \(\d+\)", "..", text)

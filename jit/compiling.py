@@ -99,7 +99,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     if others:
         makers = _view_makers(graph, others)
         if any(not set(symbols) <= set(forward.int_symbols) for *_, symbols in makers):
-            raise Unsupported("a view whose sizes are known to the program only is a result, and needs a gradient",
+            raise Unsupported("a result that needs a gradient is a view whose sizes are known only at run time",
                               "return a copy", kind="gradient")
         call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself

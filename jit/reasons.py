@@ -61,7 +61,7 @@ KINDS = {
     "unknown-function": Reason("A function of PyTorch that is not known, or is not known with these arguments.",
                                "check the call against the documentation, or " + _OUTSIDE),
     "torch-argument": Reason(
-        "A function of PyTorch is given an object that is no tensor, number or container of these.",
+        "A function of PyTorch is given an object that is not a tensor, a number or a container of these.",
         "give it plain values, or " + _OUTSIDE),
     "foreign-operator": Reason("An operator that is not PyTorch's own is called, which may do more than its schema "
                                "says.",
@@ -118,10 +118,11 @@ KINDS = {
                               "`__init_subclass__`.", "define the class outside the compiled function"),
     "super": Reason("`super()` used in a way that is not known.",
                     "call the method of the base class by the name of the class"),
-    "special-method": Reason("A built-in function or statement needs a special method that this object has not, or "
-                             "that is not known.", _OUTSIDE),
+    "special-method": Reason("A built-in function or statement needs a special method that this object does not "
+                             "have, or that is not known.", _OUTSIDE),
     "operator": Reason("An operator on these two types.", "convert the operands first"),
-    "format": Reason("The text of an object that is no constant.", "make the text outside the compiled function"),
+    "format": Reason("The string form of an object that is not a constant.",
+                     "make the text outside the compiled function"),
     "not-constant": Reason("A value that is known only at run time is needed as a plain Python value.",
                            "give it as a constant or as an argument"),
     "identity": Reason("The identity of an object made while capturing is used as a number.", "compare with `is`"),
@@ -132,9 +133,9 @@ KINDS = {
     "iterate": Reason("Iteration over an object that cannot be unrolled.", "make a list of it first"),
     "opaque-container": Reason("The contents of a container or iterator from outside cannot be guarded.",
                                "pass a list, tuple or dict"),
-    "container-length": Reason("A container that is longer at each call is read as a whole.",
+    "container-length": Reason("A container whose length is different at every call is read as a whole.",
                                "append to it only, or pass what is needed of it"),
-    "iterator-position": Reason("An iterator is further on at each call.",
+    "iterator-position": Reason("The position of an iterator is different at every call.",
                                 "pass the element, and call next() outside the compiled function"),
     "iterator-escapes": Reason("A generator or iterator is in the midst of its work where the captured region ends.",
                                "use it up before the break, or make a list of it"),

@@ -146,7 +146,7 @@ class _Second:
             compiled = schedule(graph, frozenset(unaligned))
             call, int_symbols = compiled.call, tuple(compiled.int_symbols)
         if not set(int_symbols) <= set(self.int_symbols):
-            raise Unsupported("the gradient of the gradient needs sizes that were not saved", kind="gradient")
+            raise Unsupported("double backward needs sizes that were not saved", kind="gradient")
         return _Compiled(call, found.grads, int_symbols, tuple(self.source.graph.env.guards[first_guard:]), reads)
 
     def sizes(self, inputs: Sequence[torch.Tensor], ints: Sequence[int], predicate: Predicate) -> dict:

@@ -147,7 +147,7 @@ class Emitter:
         k = self.arguments.index(storage)
         old = self.b.buffers[k]
         if old.dtype is not dtype:
-            raise Unsupported("a kernel reads and writes one memory under two dtypes", kind="kernel")
+            raise Unsupported("a kernel reads and writes the same memory as two dtypes", kind="kernel")
         if old.role != ("out" if writes else "in"):
             self.b.buffers[k] = loops.Buffer(name, dtype, "inout")
         return name
@@ -222,7 +222,7 @@ class Emitter:
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
         if node.type.dtype not in self.backend.dtypes:
-            raise Unsupported(f"kernels over {node.type.dtype}", kind="kernel")
+            raise Unsupported(f"no kernels for {node.type.dtype}", kind="kernel")
         if node.op not in LOWER:
             raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
         value = LOWER[node.op](self, node, index, mask)

@@ -294,7 +294,7 @@ class Capture:
             e.overwritten = tuple((i, why) for i, why in zip((*gradient.tangents, *gradient.views), errors) if why)
         e.spent = tuple(i for i, h in enumerate(wanted) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
         if any(wanted[i].chain for i in e.spent):
-            raise NeedsEager("a view of a tensor whose history was freed is a result",
+            raise NeedsEager("a result is a view of a tensor whose autograd graph was freed",
                              "return the tensor itself", kind="gradient")
         graph = s.tracer.finish(wanted, gradient is not None or s.tracer.inner_gradients)
         if s.tracer.inner_gradients:

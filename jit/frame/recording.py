@@ -78,7 +78,7 @@ class Recording:
         """Make a real tensor a view of the memory that it shares with others; the first one brings that memory as the
         graph input."""
         if value.source is None:
-            raise Unsupported("a tensor that is known by itself shares memory with one that is changed",
+            raise Unsupported("a tensor that the code refers to directly shares memory with one that is changed",
                               "clone one of them", kind="aliased-mutation")
         tensor, size = value.obj, value.obj.element_size()
         if region.base is None:
@@ -130,7 +130,7 @@ class Recording:
         """Guard that a special method of tensors is PyTorch's own. Raises Unsupported where it is not."""
         raw = self.s.class_lookup(cls, name)[1]
         if raw is not OWN_MEMBERS.get(name):
-            raise Unsupported(f"{name} of tensors, which was replaced", kind="operator")
+            raise Unsupported(f"torch.Tensor.{name}, which the program has replaced by its own", kind="operator")
 
     def record(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """Record a torch callable."""
@@ -154,7 +154,7 @@ class Recording:
             return defer(self.s, fn, args, kwargs, error)
         except Raised as raised:
             if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
-                raise Unsupported("an error of torch that may name an argument's own class of containers",
+                raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None
             raise
         if self.s.states.now:

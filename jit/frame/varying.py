@@ -52,7 +52,7 @@ class Varying:
     def expect(self, source, n: int, cls) -> None:
         """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
         if self.history is not None and not self.history.takes(source, n):
-            raise Unsupported(f"a {cls.__name__} comes with ever new lengths", kind="container-length")
+            raise Unsupported(f"the length of this {cls.__name__} is different at every call", kind="container-length")
 
     def specialize(self, key, value) -> None:
         """A number or text from outside is needed as a constant: one that changes on every call is left to the

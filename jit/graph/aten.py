@@ -260,7 +260,7 @@ def record(b: Builder, o: Overload, values: list[object], checked: bool = False)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
-        raise Unsupported(f"a number for {o.name} that 64 bits do not hold", kind="argument-error")
+        raise Unsupported(f"an argument of {o.name} that does not fit in 64 bits", kind="argument-error")
     rule = registry.LIBRARY.get(o.base)
     types = NotImplemented
     if rule is not None:

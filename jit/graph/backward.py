@@ -57,7 +57,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
             raise Unsupported("backward() from a tensor that does not require grad", kind="autograd")
         if t is None:
             if root.type.shape or root.dtype.is_complex:
-                raise Unsupported("backward() from a tensor that is no scalar, without a gradient",
+                raise Unsupported("backward() without a gradient, from a tensor that is not a scalar",
                                   "give it one", kind="autograd")
             seeds.append(b.clone(b.scalar(1.0, root.dtype, root.device)))
         elif (not same_ints(t.type.shape, root.type.shape) or t.type.dtype is not root.type.dtype

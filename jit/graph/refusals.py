@@ -84,7 +84,7 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
     error = call.error()
     if error is not None and _writes(fn, kwargs) and _share_memory(call.tensors):
         keep_sizes((args, kwargs))
-        raise Unsupported("an operation on tensors that share memory is refused, for that or for something else",
+        raise Unsupported("eager refuses this operation, perhaps because its tensors share memory",
                           "clone() one of them", kind="overlapping-memory")
     if error is DOUBT:
         keep_sizes((args, kwargs))  # which may be what is wrong

@@ -119,7 +119,7 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
                 derived.append(Detached(i, "data"))
         elif any(step.call is not None for step in h.chain):
             if h.chain[-1].call is None:
-                raise Unsupported("a view of what shows the memory of an argument, but is no view of it, is a result",
+                raise Unsupported("a result is a view of an argument's memory, but not of the argument",
                                   "clone() it", kind="unknown-function")
             found[i] = next(p for p in tracer.inputs if p.base is h.base and not p.chain)
             derived.append(Called(i, *h.chain[-1].call))
@@ -207,7 +207,7 @@ def _shown_member(position: int, h: TensorHandle) -> Shown:
     member = h.base.region.owner(h)
     place = _place(h)
     if place is None:
-        raise Unsupported("a view of memory that inputs share, as another dtype or of symbolic size, is a result",
+        raise Unsupported("a result is a view, of another dtype or of symbolic size, of memory that inputs share",
                           "clone() it", kind="aliased-mutation")
     sizes, strides, offset = place
     return Shown(position, member, sizes, strides, offset - offset_in_base(member), True)
@@ -227,7 +227,7 @@ def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Se
     if h.chain:
         view = _place(h)
         if view is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
-            raise Unsupported("a view of what a 0-dim tensor selects is a result",
+            raise Unsupported("a result is a view that a 0-dim tensor selects",
                               "clone() it, or select with an int", kind="tensor-select")
 
     def add(handle: TensorHandle) -> int:
@@ -246,7 +246,7 @@ def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Se
             return Result(add(tensors[-1]))
         if isinstance(v, (Dim, list)) or isinstance(v, slice) and any(isinstance(p, (Dim, TensorHandle))
                                                                       for p in (v.start, v.stop, v.step)):
-            raise Unsupported("a view at a position that a tensor and a symbolic size say is a result",
+            raise Unsupported("a result is a view at a position computed from a tensor and a symbolic size",
                               "clone() it", kind="tensor-select")
         return v
 
@@ -356,7 +356,8 @@ def finish(tracer: Tracer, outputs: list[TensorHandle], differentiated: bool = F
     for h in outputs:
         base = h.base
         if base.frozen is not None and shows_source(h, outputs):
-            raise Unsupported("a view for which a copy stands is a result", "clone() it", kind="tensor-select")
+            raise Unsupported("a result is a view that the graph has replaced by a copy", "clone() it",
+                              kind="tensor-select")
         if base.input is not None:
             node = _shown_input(tracer, h)
         else:

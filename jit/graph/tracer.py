@@ -231,7 +231,7 @@ class Tracer:
                 return binding.python(self, *args, **kwargs)
             if binding.reflected is not None and not isinstance(args[0], TensorHandle):
                 if binding.name == "remainder" and isinstance(args[0], (str, bytes)):
-                    raise Unsupported("a text is formatted with a tensor", kind="format")
+                    raise Unsupported("a string is formatted with a tensor", kind="format")
                 return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
             if binding.unreduced is not None and len(args) <= binding.unreduced and "reduction" not in kwargs:
                 kwargs = {**kwargs, "reduction": 0}
@@ -576,11 +576,11 @@ class Tracer:
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
-            raise NeedsEager("a view that is one of several, or was made under no_grad, is changed in place where "
-                             "gradients are recorded", "clone() it first", kind="gradient")
+            raise NeedsEager("a view is changed in place where gradients are recorded, and it was made under no_grad "
+                             "or by a call with several results", "clone() it first", kind="gradient")
         if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
-            raise NeedsEager("a tensor is changed in place of which there are views that are several of one call, or "
-                             "were made under no_grad", "clone() them", kind="gradient")
+            raise NeedsEager("a tensor is changed in place that has views which were made under no_grad or by a call "
+                             "with several results", "clone() them", kind="gradient")
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient",
                              "clone() it first", kind="gradient")

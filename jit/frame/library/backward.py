@@ -182,14 +182,14 @@ def grad(s: Session, tensor: TensorValue) -> Value:
 def _grad_of_new(s: Session, tensor):
     handle = tensor.handle(s)
     if handle.requires_grad and not handle.is_leaf:
-        raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
+        raise Unsupported("the grad of a tensor that is not a leaf", kind="tensor-attribute")
     return NONE
 
 
 def _grad_from_outside(s: Session, tensor: TensorValue) -> Value:
     obj = tensor.obj
     if obj.requires_grad and not obj.is_leaf or tensor.source is None:
-        raise Unsupported("the grad of a tensor that is no leaf", kind="tensor-attribute")
+        raise Unsupported("the grad of a tensor that is not a leaf", kind="tensor-attribute")
     if tensor.source.watched:
         s.guards.add(tensor.source, facts.identity(obj))
     value = s.wrap(obj.grad, src.Grad(tensor.source))
@@ -207,7 +207,7 @@ def set_grad(s: Session, tensor: TensorValue, value: Value) -> None:
     if _is_none(s, value):
         value = NONE
     elif not isinstance(value, TensorValue) or value is tensor:
-        raise Unsupported("a grad that is no tensor", kind="tensor-attribute")
+        raise Unsupported("a grad that is not a tensor", kind="tensor-attribute")
     else:
         have, given = tensor.handle(s), value.handle(s)
         if (given.requires_grad or given.dtype is not have.dtype or given.device != have.device

@@ -114,7 +114,7 @@ def cached_call(s: Session, cached: ObjectValue, args: list[Value], kwargs: dict
     function = cached.pin(s)
     inner = getattr(function, "__wrapped__", None)
     if not isinstance(inner, types.FunctionType):
-        raise Unsupported("a cached function that does not say what it wraps", kind="c-call")
+        raise Unsupported("a cached function without __wrapped__", kind="c-call")
     for value in (*args, *kwargs.values()):
         refuse_unhashable(s, value)
     if s.trial is not None:

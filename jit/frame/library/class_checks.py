@@ -201,7 +201,7 @@ def _target(s: Session, classes: Value, refusal: str) -> type:
 
 def _members(union):
     if not all(isinstance(c, type) and not isinstance(c, types.GenericAlias) for c in union.__args__):
-        raise Unsupported("a union of other things than classes is asked for", kind="special-method")
+        raise Unsupported("a check against a union that holds something else than classes", kind="special-method")
     return union.__args__
 
 

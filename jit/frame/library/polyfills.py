@@ -39,7 +39,7 @@ def stands_for(*c_functions: Callable) -> Callable:
             if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
                     args and isinstance(args[0], ListValue if c_functions[0].__module__ == "_heapq"
                                         else SequenceValue)):
-                raise Unsupported(f"{fn.__name__}() of what is no list", kind="argument-error")
+                raise Unsupported(f"{fn.__name__}() of something that is not a list", kind="argument-error")
             return s.inline(s.wrap_raw(fn), args, kwargs)
 
         on_call(*c_functions)(call)

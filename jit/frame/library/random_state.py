@@ -25,13 +25,14 @@ NONE = Constant(None)
 def _argument(s: Session, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The only argument of a function."""
     if len(args) + len(kwargs) != 1 or kwargs and name not in kwargs:
-        raise Unsupported(f"a call that does not give {name} alone", kind="argument-error")
+        raise Unsupported(f"a call with other arguments than {name}", kind="argument-error")
     return args[0] if args else kwargs[name]
 
 
 def _record(s: Session, fn: Callable, *args: TensorHandle | int | None) -> Value:
     if batched.active(s):
-        raise Unsupported("random state inside torch.vmap or under a mode", "set it outside", kind="global-state")
+        raise Unsupported("the random state is used inside torch.vmap or under a mode", "use it outside",
+                          kind="global-state")
     return s.recording.traced(lambda: fn(s.tracer, *args))
 
 
@@ -42,7 +43,7 @@ def _seed(s: Session, args: list[Value], kwargs: dict[str, Value]) -> int:
 def _state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TensorHandle:
     value = _argument(s, "new_state", args, kwargs)
     if not isinstance(value, TensorValue):
-        raise Unsupported("a random state that is no tensor", kind="argument-error")
+        raise Unsupported("a random state that is not a tensor", kind="argument-error")
     return value.handle(s)
 
 

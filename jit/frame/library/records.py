@@ -27,7 +27,7 @@ def log_call(level: int | None) -> Callable:
     def handler(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
         logger, *rest = args
         if kwargs or len(rest) < (2 if level is None else 1) or not all(v.is_const() for v in rest) or not s.frames:
-            raise Unsupported("a record is logged", kind="logging", hint="log outside the compiled function")
+            raise Unsupported("a log record is written", kind="logging", hint="log outside the compiled function")
         at, message, *values = rest if level is None else [Constant(level), *rest]
         file, line, *_ = s.recording.location()
         s.effect(write_record, [logger, at, Constant(file), Constant(line),

@@ -213,7 +213,7 @@ def size(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, V
     if dim is None or (isinstance(dim, Constant) and dim.value is None):
         return shape
     if isinstance(dim, Constant) and type(dim.value) is not int:
-        raise Unsupported("size() along what is no integer", kind="argument-error")
+        raise Unsupported("size() with a dimension that is not an integer", kind="argument-error")
     if dim.has_index(s):
         at, rank = dim.index(s), len(shape.load(s))
         if not -rank <= at < rank:

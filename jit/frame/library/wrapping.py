@@ -139,7 +139,7 @@ def take_apart(s: Session, obj: Iterable, source: Source) -> Value:
     at = src.IteratorState(source)
     s.guards.add(at, facts.Length(len(state)))
     if type(obj) is enumerate and not s.varying.unrolls(source, state[1]):
-        raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
+        raise Unsupported("the position of an iterator is different at every call", kind="iterator-position")
     parts = [s.wrap(v, src.Item(at, i)) for i, v in enumerate(state)]
     if type(obj) is zip:
         strict = len(parts) > 0 and state[-1] is True

@@ -258,7 +258,7 @@ def import_from(f: Frame, i: Instr) -> None:
         f.push(module.getattr(f.s, i.arg))
     except Raised:
         if not isinstance(module, PyModuleValue):
-            raise Unsupported("import from an object that is no module", kind="import") from None
+            raise Unsupported("import from an object that is not a module", kind="import") from None
         full = f"{module.module.__name__}.{i.arg}"
         if full not in sys.modules:
             f.s.guards.add(_MODULES, facts.DictLacks(full))

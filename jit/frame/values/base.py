@@ -166,7 +166,7 @@ class Value:
     def has_index(self, s: Session) -> bool:
         """Whether it can be the index of a sequence: it has ``__index__``."""
         if issubclass(self.pytype(s), int):
-            raise Unsupported("an index that is read off a tensor", "index with an int", kind="data-dependent-value")
+            raise Unsupported("an index that is read from a tensor", "index with an int", kind="data-dependent-value")
         return False
 
     def index(self, s: Session) -> int:

@@ -193,7 +193,7 @@ class RealIterator(IteratorValue):
             if len(state) == 1 and isinstance(state[0], list):  # of a dictionary or set: what is left, as a list
                 position = -len(state[0])
             if not s.varying.unrolls(self.source, position):
-                raise Unsupported("an iterator comes with ever new positions", kind="iterator-position")
+                raise Unsupported("the position of an iterator is different at every call", kind="iterator-position")
             inner = src.IteratorState(self.source) if self.source is not None else None
             if inner is not None:
                 s.guards.add(inner, facts.Length(len(state)))

@@ -283,7 +283,7 @@ class RandomGenerator(ObjectValue):
         source, seen = self.source, s.varying.history
         if (seen is not None and not seen.in_one_graph and source is not None
             and not source.watched and seen.is_replaced(source, self.obj)):
-            raise Unsupported("a random generator that is another object at each call",
+            raise Unsupported("the random generator is a different object at every call",
                               "keep one generator, and seed it again", kind="torch-argument")
         return self.pin(s)
 

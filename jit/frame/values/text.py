@@ -27,7 +27,7 @@ class TensorText(Value):
     def of(cls, s: Session, tensor, conversion, spec: str = ""):
         """The text of a tensor as it is now. Raises Unsupported where the text shows more than values."""
         if tensor.pytype(s) is not torch.Tensor or tensor.handle(s).requires_grad:
-            raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+            raise Unsupported("str() of a tensor shows its values", kind="data-dependent-value")
         if spec:  # one that is wrong for such a tensor raises here
             t = tensor.handle(s).type
             try:
@@ -54,7 +54,7 @@ class TensorText(Value):
         return ("value", id(self))
 
     def const(self, s: Session, *args: object) -> Any:
-        raise Unsupported("the text of a tensor shows its values", kind="data-dependent-value")
+        raise Unsupported("str() of a tensor shows its values", kind="data-dependent-value")
 
     number = concat = repeat = compare = contains = const
 

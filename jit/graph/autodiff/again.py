@@ -80,17 +80,18 @@ def gradients(source: Differentiated, present: tuple[bool, ...], wanted: tuple[b
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
     if any(n.op == "autograd_function" for n in source.graph.nodes):
-        raise Unsupported("the gradient of the gradient of a torch.autograd.Function", kind="gradient")
+        raise Unsupported("double backward of a torch.autograd.Function", kind="gradient")
     carrying = {source.graph.inputs[i] for i in source.wrt}
     for n in source.graph.nodes:
         if n.op != "detach" and any(i in carrying for i in n.inputs):
             carrying.add(n)
             if n.op == "prod":
-                raise Unsupported("the gradient of the gradient of prod, whose gradient is by cases where an element "
-                                  "is zero", kind="gradient")
+                raise Unsupported("double backward of prod, whose gradient has another formula where an element is "
+                                  "zero",
+                                  kind="gradient")
             if info(n.op).flat:
-                raise Unsupported(f"the gradient of the gradient of {n.op}: eager's is zero, and depends on what comes "
-                                  "before", kind="gradient")
+                raise Unsupported(f"double backward of {n.op}: eager's is zero, and depends on what comes before",
+                                  kind="gradient")
     joint = Reverse(source.graph, source.wrt, tuple(t for t, p in zip(source.tangents, present) if p)).joint()
     graph = joint.graph
     # Values behind the primal graph have other ids when other tangents are given.
@@ -178,9 +179,9 @@ def _deterministic(graph: Graph, changed: frozenset) -> Graph:
         if n not in live and n.op != "input":
             continue
         if n.impure:
-            raise Unsupported("the gradient of the gradient needs random numbers that were not saved", kind="gradient")
+            raise Unsupported("double backward needs random numbers that were not saved", kind="gradient")
         if n in live and n.op == "input" and n.attrs["index"] in changed:
-            raise Unsupported("the gradient of the gradient needs an input as it was before it was changed in place",
+            raise Unsupported("double backward needs an input as it was before it was changed in place",
                               "clone() it first", kind="gradient")
         live.update(n.inputs)
         kept.append(n)

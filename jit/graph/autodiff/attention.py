@@ -36,7 +36,7 @@ def attention(b: GradBuilder, node: Node, q: Node, k: Node, v: Node, mask: Node 
         k, v = _repeated(b, k, q), _repeated(b, v, q)
     choice = _choice(q, k, v, mask, dropout_p, is_causal, scale, carried)
     if choice == MATH and not torch.backends.cuda.math_sdp_enabled():
-        raise Unsupported("attention by none of the kernels that are switched on",
+        raise Unsupported("every attention kernel that could run is switched off",
                           "leave SDPBackend.MATH on", kind="gradient")
     if choice == MATH:
         return _by_products(b, q, k, v, mask, dropout_p, is_causal, scale)

@@ -46,7 +46,7 @@ def replay(b: GradBuilder, node: Node, given: Node | tuple[Node | None, ...], ca
     """
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
     if target == TARGET:
-        raise Unsupported(f"the gradient of the gradient of {args[0]}",
+        raise Unsupported(f"double backward of {args[0]}",
                           "compute it outside the compiled region", kind="gradient")
     if draws(node):
         raise Unsupported(f"the gradient of the random operator {target}",

@@ -84,7 +84,7 @@ def layer_vjp(b: GradBuilder, out: Node, g: tuple, x: Node, w0: Node, w1: Node, 
 
 @aten_vjp("mkldnn_rnn_layer_backward")
 def layer_vjp_again(b: GradBuilder, out: Node, g: tuple[Node | None, ...], *args: Node | None) -> NoReturn:
-    raise Unsupported("the gradient of the gradient of a recurrent layer", kind="gradient")
+    raise Unsupported("double backward of a recurrent layer", kind="gradient")
 
 
 # CTC

@@ -446,7 +446,7 @@ _comparison("ge", "greater_equal")
 def where(b: Builder, condition: Node, self: Node | None = None,
           other: float | int | Node | SymFloat | None = None) -> Node:
     if self is None:
-        raise Unsupported("where without values gives positions: their number depends on the data",
+        raise Unsupported("where() with a condition alone: the size of the result depends on the data",
                           "use the form with three arguments", kind="data-dependent-shape")
     if condition.dtype is not torch.bool:
         if condition.dtype is not torch.uint8:
@@ -460,7 +460,8 @@ def where(b: Builder, condition: Node, self: Node | None = None,
             torch.scalar_tensor(number, dtype=x.dtype, device="cpu")
             if (x.dtype in HALF and backend(x.device).refuses_large_numbers and abs(number) > torch.finfo(x.dtype).max
                 and not math.isinf(number)):
-                raise Unsupported(f"{number} among elements of {x.dtype}, which cannot hold it", kind="argument-error")
+                raise Unsupported(f"{number} does not fit in the elements of a tensor of {x.dtype}",
+                                  kind="argument-error")
     return b.where(condition, x, y)
 
 

@@ -35,7 +35,7 @@ def _size(size: Sequence[IntExpr | Sequence[IntExpr]]) -> tuple:
         size = size[0]
     for s in size:
         if isinstance(s, Node):
-            raise Unsupported("a size is read off a tensor", kind="data-dependent-value")
+            raise Unsupported("a size is read from a tensor", kind="data-dependent-value")
         if not is_number(s) or isinstance(s, float):
             raise TypeError(f"size has to be made of ints, not {type(s).__name__}")
     return tuple(map(plain_if_few, size))

@@ -143,7 +143,7 @@ def _check_positions(b: Builder, x: Node, tensors: dict) -> None:
     for d, v in tensors.items():
         if v.ndim == 0 and v.dtype not in (torch.bool, torch.uint8):
             if not backend(v.device).host:
-                raise Unsupported("an item of a tensor without elements at a position that a tensor says",
+                raise Unsupported("an empty tensor is indexed by a tensor",
                                   "use an int", kind="tensor-select")
             size = x.shape[d]
             b.check(b.logical_and(b.ge(v.node, -size), b.lt(v.node, size)),
@@ -252,7 +252,7 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
     if tensors:
         if (isinstance(value, TensorHandle) and value.ndim
             and any(v.dtype is torch.bool and (not v.ndim or value.dtype is not self.dtype) for v in tensors.values())):
-            raise Unsupported("values are put where a mask says, and may not fit",
+            raise Unsupported("values are assigned where a mask is true, and their number may not match",
                               "use torch.where", kind="data-dependent-shape")
         _check_put(self, value, list(tensors.values()))
         values = b.cast(new, self.dtype)
