@@ -19,6 +19,7 @@ from torch import nn
 
 from jit.runtime import guards, load_plan, native
 from jit.runtime.plan import Plan
+from jit.runtime.steps import Alloc, Call
 
 KERNEL = (
     '#include <cstdint>\nextern "C" void add_one(void** p, const int64_t* n) { for (int64_t i = 0; i < n[0]; ++i) '
@@ -50,7 +51,7 @@ def add_one():
 
 def small_calls():
     x = torch.randn(8)
-    steps = (("alloc", 1, torch.float32, "cpu", (0,), (1,)), ("cpu", add_one(), (0, 1), (0,)))
+    steps = (Alloc(1, torch.float32, "cpu", (0,), (1,)), Call(add_one(), (0, 1), (0,)))
     plan = load_plan(Plan(1, 0, (("const", 8), ("const", 1)), 2, steps, (1,)))
     empty = load_plan(Plan(1, 0, (), 1, (), ()))
 

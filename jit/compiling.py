@@ -113,20 +113,21 @@ def _views(plan: PlanRecord, graph: Graph, n_outputs: int, differentiable: Itera
     inputs or of other results; and the positions of those that the library makes: they are of another dtype, or strided
     freely, or views of memory in which elements share a place, such as an expanded input, or of what a library call
     showed of an input. There the gradient depends on which view operator was used, and not on the strides alone."""
-    made = {step[1]: step[2:] for step in plan.steps if step[0] == "view"}
+    made: dict[int, Any] = {slot: step for step in plan.compute if step.part_of is not None for slot in step.makes}
     results = plan.outputs[:n_outputs]
     position = {o.node: k for k, o in reversed(list(enumerate(graph.outputs[:n_outputs])))}
     strided, others = [], []
     for k in differentiable:
         root = base_of(graph.outputs[k].node)
-        source, *layout = made.get(results[k], (None,))
+        view = made.get(results[k])
         # The slot of the memory may be that of another view of it: what has the gradient is the result that is the
         # memory itself.
-        base = source if source is not None and source < plan.n_inputs else position.get(root)
-        if source is None or base is None or may_overlap_itself(root.type):
+        base = view.source if view is not None and view.source < plan.n_inputs else position.get(root)
+        if view is None or base is None or may_overlap_itself(root.type):
             others.append(k)
             continue
-        strided.append((k, "input" if source < plan.n_inputs else "output", base, tuple(layout)))
+        strided.append((k, "input" if view.source < plan.n_inputs else "output", base,
+                        (view.sizes, view.strides, view.offset)))
     return tuple(strided), tuple(others)
 
 

@@ -19,5 +19,10 @@ class Pretend(Cpu):
 
 def on_host(plan):
     """A plan with memory of the CPU in the place of memory of the device."""
-    return dataclasses.replace(plan, steps=tuple(tuple(torch.device("cpu") if v == PLACE else v for v in step)
-                                                 for step in plan.steps))
+    host = torch.device("cpu")
+
+    def moved(step):
+        places = {f.name: host for f in dataclasses.fields(step) if getattr(step, f.name) == PLACE}
+        return dataclasses.replace(step, **places)
+
+    return dataclasses.replace(plan, compute=tuple(map(moved, plan.compute)), commit=tuple(map(moved, plan.commit)))

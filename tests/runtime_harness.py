@@ -2,17 +2,19 @@
 
 import torch
 
+from jit.runtime.steps import Aten, Const, Slot
+
 
 def s(i):
-    return ("slot", i)
+    return Slot(i)
 
 
 def c(value):
-    return ("const", value)
+    return Const(value)
 
 
 def aten(name, args, *outs, overload=""):
-    return ("aten", "aten::" + name, overload, args, outs, None)
+    return Aten("aten::" + name, overload, args, outs, None)
 
 
 def leaf(*sizes):

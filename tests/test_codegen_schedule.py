@@ -87,7 +87,7 @@ def test_rope_reads_its_halves_by_index():
 def test_cat_operands_write_their_slices():
     c = check(lambda b, x, y: b.cat([b.exp(x), b.mul(y, 2.0), b.neg(x)], 1), torch.randn(4, 6), torch.randn(4, 3))
     assert n_kernels(c) == 2  # the two of x together
-    assert not any(s[0] == "copy" for s in c.plan.steps)
+    assert not any(s.kind == "copy" for s in c.plan.steps)
 
 
 def test_equal_operands_of_cat_share_a_kernel():
@@ -161,7 +161,7 @@ def check_raises(fn, *tensors):
 
 def test_mutated_input_is_written_by_the_kernel():
     c = check(lambda b, x, y: [Output(b.add(x, y), 0)], torch.randn(5, 6), torch.randn(5, 6))
-    assert n_kernels(c) == 1 and c.plan.mutates == (0,) and not any(s[0] in ("copy", "alloc") for s in c.plan.steps)
+    assert n_kernels(c) == 1 and c.plan.mutates == (0,) and not any(s.kind in ("copy", "alloc") for s in c.plan.steps)
 
 
 def test_mutation_waits_for_readers():
@@ -433,7 +433,7 @@ def test_residual_block_of_convolutions(channels_last):
     tensors = [torch.randn(2, 8, 6, 6), torch.randn(8, 8, 3, 3) * 0.1, torch.randn(8, 8, 1, 1) * 0.3, torch.randn(8),
                torch.rand(8) + 0.5, torch.randn(8)]
     c = check(block, *tensors, channels_last=channels_last)
-    inside = [s for s in c.plan.steps if s[0] == "temp"]
+    inside = [s for s in c.plan.steps if s.kind == "temp"]
     assert n_kernels(c) <= 4 + 2 + channels_last and inside
 
 

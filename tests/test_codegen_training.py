@@ -279,14 +279,14 @@ def test_variance_of_split_reductions_takes_one_pass(monkeypatch, shape, dims):
     assert len(p.launches) == 2 and [n.op for n in p.graph.nodes if n.op in fusion.REDUCTIONS] == ["squares"]
     memory = {}
     for step in p.steps:
-        launch = p.launches[step[1]]
-        for buffer, storage in zip(launch.buffers, step[2]):
+        launch = p.launches[step.number]
+        for buffer, storage in zip(launch.buffers, step.arguments):
             if storage.kind == "input":
                 flat = x.permute(0, 2, 3, 1).reshape(-1) if not x.is_contiguous() else x.reshape(-1)
                 memory[id(storage)] = flat
             elif id(storage) not in memory:
                 memory[id(storage)] = torch.full((storage.type.numel,), float("nan"), dtype=buffer.dtype)
-        reference.evaluate(launch, {buffer.name: memory[id(s)] for buffer, s in zip(launch.buffers, step[2])}, {})
+        reference.evaluate(launch, {buffer.name: memory[id(s)] for buffer, s in zip(launch.buffers, step.arguments)}, {})
     result = p.storages[p.graph.outputs[0].node]
     want = x.double().var(dims, correction=0, keepdim=True).float()
     torch.testing.assert_close(memory[id(result)].view(want.shape), want, rtol=1e-4, atol=0)

@@ -178,7 +178,7 @@ def test_another_device_is_one_class(pretend):
         graph = moved(trace(fn, tensors), PLACE)
         compiled = compile_graph(run_passes(graph, (*STANDARD, *SCHEDULED)))
         assert ({k.device for k in compiled.loops.values()} == {"privateuseone"}
-                and PLACE in {v for step in compiled.plan.steps for v in step if isinstance(v, torch.device)})
+                and any(getattr(step, "device", None) == PLACE for step in compiled.plan.steps))
         got = jit.runtime.load_plan(on_host(compiled.plan))(*tensors)
         for mine, theirs in zip(got, want):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)

@@ -378,8 +378,8 @@ def test_what_raises_leaves_what_eager_leaves(name):
 
 def test_kernels_of_an_optimizer_write_directly(monkeypatch):
     plans = []
-    write = emit_plan._PlanWriter.write
-    monkeypatch.setattr(emit_plan._PlanWriter, "write", lambda writer: plans.append(write(writer)) or plans[-1])
+    write = emit_plan.PlanWriter.write
+    monkeypatch.setattr(emit_plan.PlanWriter, "write", lambda writer: plans.append(write(writer)) or plans[-1])
     torch.manual_seed(1)
     m = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 8))
     o = torch.optim.Adam(m.parameters(), lr=0.1)
@@ -395,8 +395,8 @@ def test_kernels_of_an_optimizer_write_directly(monkeypatch):
     for _ in range(3):
         c(m, o, torch.randn(4, 64))
     plan = plans[-1]
-    copied = [step[1] for step in plan.steps if step[0] == "copy"]
-    assert {step[0] for step in plan.steps[plan.commit:]} <= {"call", "launch", "copy", "free"}
+    copied = [step.slot for step in plan.commit if step.kind == "copy"]
+    assert {step.kind for step in plan.commit} <= {"call", "launch", "copy", "free"}
     assert len(plan.mutates) + len(copied) == 3 * 6 + 6  # parameters, two moments each, and the counters of steps
     assert len(plan.mutates) >= 2 * 3 + 6  # the others are made by kernels that products read; they are copied
 

@@ -13,6 +13,7 @@ from runtime_harness import aten, c, leaf, s
 
 from jit.runtime import load_plan, native
 from jit.runtime.plan import GradSpec, Plan, load_differentiable
+from jit.runtime.steps import Alloc, Call, Copy, Free, Reg, Several, View
 
 CPU, F32 = "cpu", torch.float32
 SOURCE = r"""
@@ -45,14 +46,14 @@ VECTOR = (("size", 0, 0), ("const", 1))
 
 def new(slot):
     """A fresh float vector as long as input 0."""
-    return ("alloc", slot, F32, CPU, (0,), (1,))
+    return Alloc(slot, F32, CPU, (0,), (1,))
 
 
 @pytest.fixture
 def sin2(kernels):
     """y = 2 sin(x); saves x."""
-    forward = Plan(1, 0, VECTOR, 2, (new(1), ("call", kernels("sin2"), (0, 1), (0,))), (1,))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, VECTOR, 2, (new(1), Call(kernels("sin2"), (0, 1), (0,))), (1,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), Call(kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
 
     def second(inputs, saved, ints, tangents, wanted, changed, foreign):
         assert saved == inputs and not ints and wanted == (True,) and not changed
@@ -65,25 +66,25 @@ def sin2(kernels):
 @pytest.fixture
 def exponential(kernels):
     """y = exp(x); saves its result."""
-    forward = Plan(1, 0, VECTOR, 2, (new(1), ("call", kernels("exp_"), (0, 1), (0,))), (1,))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("mul"), (0, 1, 2), (0,))), (2,))
+    forward = Plan(1, 0, VECTOR, 2, (new(1), Call(kernels("exp_"), (0, 1), (0,))), (1,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), Call(kernels("mul"), (0, 1, 2), (0,))), (2,))
     return load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("output", 0),), (0,)))
 
 
 @pytest.fixture
 def product(kernels):
     """z = x * y; saves copies of both as extra results."""
-    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), ("call", kernels("mul"), (0, 1, 2), (0,)), ("copy", 3, 0),
-                                     ("copy", 4, 1)), (2, 3, 4))
-    backward = Plan(3, 0, VECTOR, 5, (new(3), new(4), ("call", kernels("mul_back"), (0, 1, 2, 3, 4), (0,))), (3, 4))
+    forward = Plan(2, 0, VECTOR, 5, (new(2), new(3), new(4), Call(kernels("mul"), (0, 1, 2), (0,)), Copy(3, 0),
+                                     Copy(4, 1)), (2, 3, 4))
+    backward = Plan(3, 0, VECTOR, 5, (new(3), new(4), Call(kernels("mul_back"), (0, 1, 2, 3, 4), (0,))), (3, 4))
     return load_differentiable(forward, backward, GradSpec(1, (0, 1), (0,), (("extra", 0), ("extra", 1)), (0, 1)))
 
 
 @pytest.fixture
 def fork(kernels):
     """(x * x, 3 x), each with a tangent; saves x."""
-    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("call", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
-    backward = Plan(3, 0, VECTOR, 4, (new(3), ("call", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
+    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), Call(kernels("fork"), (0, 1, 2), (0,))), (1, 2))
+    backward = Plan(3, 0, VECTOR, 4, (new(3), Call(kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
     return load_differentiable(forward, backward, GradSpec(2, (0,), (0, 1), (("input", 0),), (0,)))
 
 
@@ -202,8 +203,8 @@ def test_gradient_is_none_where_there_is_no_path():
 
 
 def test_a_backward_for_the_tangents_that_are_given(kernels, fork):
-    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), ("call", kernels("fork"), (0, 1, 2), (0,))), (1, 2))
-    backward = Plan(3, 0, VECTOR, 4, (new(3), ("call", kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
+    forward = Plan(1, 0, VECTOR, 3, (new(1), new(2), Call(kernels("fork"), (0, 1, 2), (0,))), (1, 2))
+    backward = Plan(3, 0, VECTOR, 4, (new(3), Call(kernels("fork_back"), (0, 1, 2, 3), (0,))), (3,))
     # of x and the second tangent: 3 t, as long as the first tangent is
     second_alone = Plan(3, 0, (("size", 1, 0), ("const", 1)), 4, (aten("mul", (s(2), c(3)), 3, overload="Tensor"),),
                         (3,))
@@ -258,10 +259,10 @@ TANGENTS = {
 @pytest.mark.parametrize("kind", list(TANGENTS))
 def test_tangents_of_other_layouts(kernels, kind):
     regs = (("size", 0, 0), ("size", 0, 1), ("const", 1), ("mul", 0, 1))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))),
+    forward = Plan(1, 0, regs, 2, (Alloc(1, F32, CPU, (0, 1), (1, 2)), Call(kernels("sin2"), (0, 1), (3,))),
                    (1,))
     backward = Plan(2, 0, regs, 3,
-                    (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+                    (Alloc(2, F32, CPU, (0, 1), (1, 2)), Call(kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x, t = leaf(4, 6), TANGENTS[kind]()
     want = x.detach().cos() * 2 * t.to_dense()
@@ -286,8 +287,8 @@ def test_channels_last(kernels):
     regs = (("const", 2), ("const", 3), ("const", 4), ("const", 5), ("const", 1), ("const", 15), ("const", 60),
             ("const", 120))
     image = ((0, 1, 2, 3), (6, 4, 5, 1))  # sizes 2 3 4 5, strides 60 1 15 3
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, *image), ("call", kernels("sin2"), (0, 1), (7,))), (1,))
-    backward = Plan(2, 0, regs, 3, (("alloc", 2, F32, CPU, *image), ("call", kernels("sin2_back"), (0, 1, 2), (7,))),
+    forward = Plan(1, 0, regs, 2, (Alloc(1, F32, CPU, *image), Call(kernels("sin2"), (0, 1), (7,))), (1,))
+    backward = Plan(2, 0, regs, 3, (Alloc(2, F32, CPU, *image), Call(kernels("sin2_back"), (0, 1, 2), (7,))),
                     (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
@@ -301,8 +302,8 @@ def test_channels_last(kernels):
 
 def test_tangent_of_an_output_with_gaps_is_dense(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 8), ("const", 24))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (3, 2)), ("copy", 1, 0)), (1,))
-    backward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("exp_"), (0, 1), (4,))),
+    forward = Plan(1, 0, regs, 2, (Alloc(1, F32, CPU, (0, 1), (3, 2)), Copy(1, 0)), (1,))
+    backward = Plan(1, 0, regs, 2, (Alloc(1, F32, CPU, (0, 1), (1, 2)), Call(kernels("exp_"), (0, 1), (4,))),
                     (1,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (), (0,)))
     x = leaf(4, 6)
@@ -332,7 +333,7 @@ def test_leaf_gradients_are_not_shared(kernels):
 def test_gradients_on_saved_memory_are_copied():
     # the gradient of x is what was saved, of y a view of it
     forward = Plan(2, 0, (), 4, (aten("neg", (s(0),), 2), aten("clone", (s(1), c(None)), 3)), (2, 3))
-    backward = Plan(2, 0, (("const", 4), ("const", 1), ("const", 0)), 3, (("view", 2, 0, (0,), (1,), 2),), (0, 2))
+    backward = Plan(2, 0, (("const", 4), ("const", 1), ("const", 0)), 3, (View(2, 0, (0,), (1,), 2),), (0, 2))
     f = load_differentiable(forward, backward, GradSpec(1, (0, 1), (0,), (("extra", 0),), (0, 1)))
     x, y = leaf(4), leaf(4)
     (z,) = f(x, y)
@@ -422,10 +423,10 @@ def test_saved_tensor_hooks(sin2, exponential, product):
 
 def test_saved_tensor_hook_gives_another_layout(kernels):
     regs = (("const", 4), ("const", 6), ("const", 1), ("const", 24))
-    forward = Plan(1, 0, regs, 2, (("alloc", 1, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2"), (0, 1), (3,))),
+    forward = Plan(1, 0, regs, 2, (Alloc(1, F32, CPU, (0, 1), (1, 2)), Call(kernels("sin2"), (0, 1), (3,))),
                    (1,))
     backward = Plan(2, 0, regs, 3,
-                    (("alloc", 2, F32, CPU, (0, 1), (1, 2)), ("call", kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
+                    (Alloc(2, F32, CPU, (0, 1), (1, 2)), Call(kernels("sin2_back"), (0, 1, 2), (3,))), (2,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("input", 0),), (0,)))
     x = leaf(4, 6)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.detach().t().contiguous().t()):
@@ -504,9 +505,9 @@ def test_batched_tangents(sin2):
 
 def test_views_of_outputs_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 2), ("const", 3), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("sin2"), (0, 1), (0,)), ("view", 2, 1, (2, 3), (3, 1), 4)),
+    forward = Plan(1, 0, regs, 3, (new(1), Call(kernels("sin2"), (0, 1), (0,)), View(2, 1, (2, 3), (3, 1), 4)),
                    (1, 2, 2))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), Call(kernels("sin2_back"), (0, 1, 2), (0,))), (2,))
     how = ((2, 3), (3, 1), 4)
     views = ((1, "output", 0, how), (2, "input", 0, how))
     f = load_differentiable(forward, backward, GradSpec(3, (0,), (0,), (("input", 0),), (0,), views=views))
@@ -529,9 +530,9 @@ def test_views_of_outputs_and_inputs(kernels):
 
 def test_saved_view_of_an_output_makes_no_cycle(kernels):
     regs = (("size", 0, 0), ("const", 1), ("const", 0))
-    forward = Plan(1, 0, regs, 3, (new(1), ("call", kernels("exp_"), (0, 1), (0,)), ("view", 2, 1, (0,), (1,), 2)),
+    forward = Plan(1, 0, regs, 3, (new(1), Call(kernels("exp_"), (0, 1), (0,)), View(2, 1, (0,), (1,), 2)),
                    (1, 2))
-    backward = Plan(2, 0, VECTOR, 3, (new(2), ("call", kernels("mul"), (0, 1, 2), (0,))), (2,))
+    backward = Plan(2, 0, VECTOR, 3, (new(2), Call(kernels("mul"), (0, 1, 2), (0,))), (2,))
     f = load_differentiable(forward, backward,
                             GradSpec(2, (0,), (0,), (("output", 1),), (0,), views=((1, "output", 0, ((0,), (1,), 2)),)))
     x = leaf(6)
@@ -552,7 +553,7 @@ def test_saved_view_of_an_output_makes_no_cycle(kernels):
 
 def test_non_differentiable_outputs():
     forward = Plan(1, 0, (), 3, (aten("max", (s(0), c(0), c(False)), 1, 2, overload="dim"),), (1, 2))
-    steps = (("alloc", 2, F32, CPU, (0,), (1,)), aten("zero_", (s(2),), None),
+    steps = (Alloc(2, F32, CPU, (0,), (1,)), aten("zero_", (s(2),), None),
              aten("scatter", (s(2), c(0), s(0), s(1)), 3, overload="src"))
     backward = Plan(2, 1, (("int", 0), ("const", 1)), 4, steps, (3,))
     f = load_differentiable(forward, backward,
@@ -592,11 +593,11 @@ def test_saved_memory_is_reused_within_the_backward():
     regs = (("const", n), ("const", 1))
 
     def fill(dst, src):
-        return ("alloc", dst, F32, CPU, (0,), (1,)), ("copy", dst, src)
+        return Alloc(dst, F32, CPU, (0,), (1,)), Copy(dst, src)
 
     forward = Plan(1, 0, regs, 3, (aten("neg", (s(0),), 1), *fill(2, 0)), (1, 2))
     backward = Plan(2, 0, regs, 5,
-                    (*fill(2, 0), *fill(3, 2), ("free", 2), aten("mul", (s(3), s(1)), 4, overload="Tensor")), (4,))
+                    (*fill(2, 0), *fill(3, 2), Free(2), aten("mul", (s(3), s(1)), 4, overload="Tensor")), (4,))
     f = load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("extra", 0),), (0,)))
     x = leaf(n)
     for retain in (False, True):
@@ -687,9 +688,9 @@ def test_checkpoint(sin2):
 def test_symbols_and_ints(kernels):
     # y = x[:k] * 2; the backward needs both k and the size of x
     regs = (("int", 0), ("const", 1), ("const", 0))
-    forward = Plan(1, 1, regs, 3, (("view", 1, 0, (0,), (1,), 2), aten("mul", (s(1), c(2)), 2, overload="Tensor")),
+    forward = Plan(1, 1, regs, 3, (View(1, 0, (0,), (1,), 2), aten("mul", (s(1), c(2)), 2, overload="Tensor")),
                    (2,))
-    pad = ("list", (c(0), ("reg", 2)))
+    pad = Several((c(0), Reg(2)))
     backward = Plan(1, 2, (("int", 0), ("int", 1), ("sub", 0, 1)), 3,
                     (aten("constant_pad_nd", (s(0), pad, c(0)), 1), aten("mul", (s(1), c(2)), 2, overload="Tensor")),
                     (2,))

@@ -10,6 +10,7 @@ import triton.language as tl  # noqa: E402
 
 from jit.runtime import load_plan  # noqa: E402
 from jit.runtime.plan import GpuKernel, GradSpec, Plan, load_differentiable  # noqa: E402
+from jit.runtime.steps import Alloc, Arena, Aten, Const, Copy, Launch, Regs, Slot, Temp, Vjp, Wanted  # noqa: E402
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 CUDA = torch.device("cuda")
@@ -68,7 +69,7 @@ def grid_of():
 
 
 def elementwise(kernel):
-    steps = (("alloc", 1, torch.float32, CUDA, (0,), (1,)), ("launch", kernel, (0, 1), (0,), (5, 1, 1)))
+    steps = (Alloc(1, torch.float32, CUDA, (0,), (1,)), Launch(kernel, (0, 1), (0,), (5, 1, 1)))
     return Plan(1, 0, grid_of(), 2, steps, (1,))
 
 
@@ -92,18 +93,18 @@ class TestOnGpu:
 
     def test_shared_memory_above_48_kb(self, kernels):
         regs = (("const", 128), ("const", 1))
-        plan = load_plan(Plan(2, 0, regs, 3, (("alloc", 2, torch.float32, "cuda", (0, 0), (0, 1)),
-                                              ("launch", kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
+        plan = load_plan(Plan(2, 0, regs, 3, (Alloc(2, torch.float32, "cuda", (0, 0), (0, 1)),
+                                              Launch(kernels["dot"], (0, 1, 2), (), (1, 1, 1))), (2,)))
         x, y = torch.randn(128, 128, device="cuda"), torch.randn(128, 128, device="cuda")
         torch.testing.assert_close(plan(x, y)[0], (x.double() @ y.double()).float(), rtol=1e-4, atol=1e-3)
 
     def test_arena_and_aten_on_one_stream(self, kernels):
         regs = grid_of() + (("const", 4), ("mul", 0, 6), ("const", 0))
         steps = (
-            ("arena", 1, CUDA, 7),
-            ("temp", 2, 1, 8, torch.float32, CUDA, (0,), (1,)),
-            ("launch", kernels["i32"], (0, 2), (0,), (5, 1, 1)),
-            ("aten", "aten::sum", "", (("slot", 2), ("const", None)), (3,), None),
+            Arena(1, CUDA, 7),
+            Temp(2, 1, 8, torch.float32, CUDA, (0,), (1,)),
+            Launch(kernels["i32"], (0, 2), (0,), (5, 1, 1)),
+            Aten("aten::sum", "", (Slot(2), Const(None)), (3,), None),
         )
         plan = load_plan(Plan(1, 0, regs, 4, steps, (3,)))
         x = torch.randn(10_000, device="cuda", dtype=torch.float32)
@@ -151,27 +152,27 @@ class TestOnGpu:
 
     def test_int_too_large_for_the_kernel(self, kernels):
         regs = (("int", 0), ("const", 1))
-        plan = load_plan(Plan(1, 1, regs, 1, (("launch", kernels["i32"], (0, 0), (0,), (1, 1, 1)),), ()))
+        plan = load_plan(Plan(1, 1, regs, 1, (Launch(kernels["i32"], (0, 0), (0,), (1, 1, 1)),), ()))
         with pytest.raises(RuntimeError, match="32 bits"):
             plan(torch.zeros(3, device="cuda"), 1 << 40)
 
     def test_constant_plan_without_inputs(self, kernels):
         regs = (("const", 256), ("const", 1))
         steps = (
-            ("aten", "aten::zeros", "",
-             (("regs", (0,)), ("const", torch.float32), ("const", None), ("const", CUDA), ("const", None)), (0,), None),
-            ("alloc", 1, torch.float32, CUDA, (0,), (1,)),
-            ("launch", kernels["i32"], (0, 1), (0,), (1, 1, 1)),
+            Aten("aten::zeros", "",
+             (Regs((0,)), Const(torch.float32), Const(None), Const(CUDA), Const(None)), (0,), None),
+            Alloc(1, torch.float32, CUDA, (0,), (1,)),
+            Launch(kernels["i32"], (0, 1), (0,), (1, 1, 1)),
         )
         assert torch.equal(load_plan(Plan(0, 0, regs, 2, steps, (1,)))()[0], torch.full((256,), 256.0, device="cuda"))
 
 
 def square(kernels):
     """y = x * x with an extra copy of x, which the backward reads; its gradient is 2 x t."""
-    fresh = lambda slot: ("alloc", slot, torch.float32, CUDA, (0,), (1,))  # noqa: E731
-    times = lambda *slots: ("launch", kernels["multiply"], slots, (0,), (5, 1, 1))  # noqa: E731
-    forward = Plan(1, 0, grid_of(), 3, (fresh(1), fresh(2), times(0, 0, 1), ("copy", 2, 0)), (1, 2))
-    twice = ("aten", "aten::add", "Tensor", (("slot", 2), ("slot", 2), ("const", 1)), (3,), None)
+    fresh = lambda slot: Alloc(slot, torch.float32, CUDA, (0,), (1,))  # noqa: E731
+    times = lambda *slots: Launch(kernels["multiply"], slots, (0,), (5, 1, 1))  # noqa: E731
+    forward = Plan(1, 0, grid_of(), 3, (fresh(1), fresh(2), times(0, 0, 1), Copy(2, 0)), (1, 2))
+    twice = Aten("aten::add", "Tensor", (Slot(2), Slot(2), Const(1)), (3,), None)
     backward = Plan(2, 0, grid_of(), 4, (fresh(2), times(0, 1, 2), twice), (3,))
     return load_differentiable(forward, backward, GradSpec(1, (0,), (0,), (("extra", 0),), (0,)))
 
@@ -250,8 +251,8 @@ class TestGradientsOnGpu:
         torch.testing.assert_close(g, 2 * x.detach())
 
     def test_replayed_operator(self):
-        step = ("vjp", "aten::logcumsumexp", "", (("wanted", 0), ("const", 0)), (0,), (1,), (2,), None)
-        forward = Plan(1, 0, (), 2, (("aten", "aten::logcumsumexp", "", (("slot", 0), ("const", 0)), (1,), None),),
+        step = Vjp("aten::logcumsumexp", "", (Wanted(0), Const(0)), (0,), (1,), (2,), None)
+        forward = Plan(1, 0, (), 2, (Aten("aten::logcumsumexp", "", (Slot(0), Const(0)), (1,), None),),
                        (1,))
         f = load_differentiable(forward, Plan(2, 0, (), 3, (step,), (2,)),
                                 GradSpec(1, (0,), (0,), (("input", 0),), (0,)))

@@ -2,6 +2,7 @@
 pool."""
 
 import ctypes
+import dataclasses
 import gc
 import os
 import pickle
@@ -16,6 +17,8 @@ from runtime_harness import c, s
 
 from jit.runtime import load_plan, native
 from jit.runtime.plan import GpuKernel, Plan
+from jit.runtime.steps import (Alloc, Arena, Aten, Call, Check, Const, Copy, Flag,
+                               Free, Launch, Reg, Regs, Several, Slot, Slots, Step, Temp, View)
 
 CPU = "cpu"
 SOURCE = r"""
@@ -49,9 +52,9 @@ def kernels(tmp_path_factory):
 def elementwise(address, mutate=False):
     """y = f(x) for a contiguous 1-d float input of any length."""
     if mutate:
-        return Plan(1, 0, (("size", 0, 0),), 1, (("call", address, (0, 0), (0,)),), (), mutates=(0,))
+        return Plan(1, 0, (("size", 0, 0),), 1, (Call(address, (0, 0), (0,)),), (), mutates=(0,))
     regs = (("size", 0, 0), ("const", 1))
-    steps = (("alloc", 1, torch.float32, CPU, (0,), (1,)), ("call", address, (0, 1), (0,)))
+    steps = (Alloc(1, torch.float32, CPU, (0,), (1,)), Call(address, (0, 1), (0,)))
     return Plan(1, 0, regs, 2, steps, (1,))
 
 
@@ -80,16 +83,16 @@ def test_arena_temps_and_free(kernels):
             ("floordiv", 5, 6), ("mul", 7, 6), ("const", 0), ("const", 2), ("mul", 8, 10))
     f = torch.float32
     steps = (
-        ("arena", 1, CPU, 11),
-        ("temp", 2, 1, 9, f, CPU, (0,), (1,)),
-        ("temp", 3, 1, 8, f, CPU, (0,), (1,)),
-        ("call", kernels["add_one"], (0, 2), (0,)),
-        ("call", kernels["twice"], (2, 3), (0,)),
-        ("free", 2),
-        ("alloc", 4, f, CPU, (0,), (1,)),
-        ("call", kernels["add_one"], (3, 4), (0,)),
-        ("free", 3),
-        ("free", 1),
+        Arena(1, CPU, 11),
+        Temp(2, 1, 9, f, CPU, (0,), (1,)),
+        Temp(3, 1, 8, f, CPU, (0,), (1,)),
+        Call(kernels["add_one"], (0, 2), (0,)),
+        Call(kernels["twice"], (2, 3), (0,)),
+        Free(2),
+        Alloc(4, f, CPU, (0,), (1,)),
+        Call(kernels["add_one"], (3, 4), (0,)),
+        Free(3),
+        Free(1),
     )
     plan = load_plan(Plan(1, 0, regs, 5, steps, (4,)))
     for n in (1, 17, 5000, 100_000):
@@ -101,12 +104,12 @@ def test_temp_feeds_aten(kernels):
     regs = (("const", 4), ("const", 5), ("const", 1), ("const", 0), ("const", 80), ("const", 20))
     f = torch.float32
     steps = (
-        ("arena", 1, CPU, 4),
-        ("temp", 2, 1, 3, f, CPU, (0, 1), (1, 2)),
-        ("call", kernels["add_one"], (0, 2), (5,)),
-        ("aten", "aten::mm", "", (("slot", 2), ("slot", 2 + 2)), (3,), None),
+        Arena(1, CPU, 4),
+        Temp(2, 1, 3, f, CPU, (0, 1), (1, 2)),
+        Call(kernels["add_one"], (0, 2), (5,)),
+        Aten("aten::mm", "", (Slot(2), Slot(2 + 2)), (3,), None),
     )
-    steps = steps[:3] + (("view", 4, 2, (1, 0), (2, 1), 3),) + steps[3:]
+    steps = steps[:3] + (View(4, 2, (1, 0), (2, 1), 3),) + steps[3:]
     plan = load_plan(Plan(1, 0, regs, 5, steps, (3,)))
     x = torch.randn(4, 5)
     torch.testing.assert_close(plan(x)[0], (x + 1) @ (x + 1).t())
@@ -117,8 +120,8 @@ def test_registers(kernels):
         ("size", 0, 1), ("stride", 0, 0), ("int", 0), ("const", 3), ("add", 0, 2), ("sub", 2, 0), ("mul", 0, 3),
         ("floordiv", 5, 3), ("mod", 5, 3), ("max", 0, 2), ("min", 0, 2), ("const", 11), ("const", 1), ("const", 10),
     )  # fmt: skip
-    steps = (("alloc", 1, torch.int64, CPU, (13,), (12,)),
-             ("call", kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
+    steps = (Alloc(1, torch.int64, CPU, (13,), (12,)),
+             Call(kernels["report"], (1,), (13, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10)))
     plan = load_plan(Plan(1, 1, regs, 2, steps, (1,)))
     x = torch.empty(2, 7)
     for k in (-4, 2, 50):
@@ -128,8 +131,8 @@ def test_registers(kernels):
 
 
 def test_kernels_report_errors(kernels):
-    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (("flag", 0), ("call", kernels["refuse"], (0,), (0,)),
-                                                   ("check", 0, "index out of range")), ()))
+    plan = load_plan(Plan(0, 1, (("int", 0),), 1, (Flag(0), Call(kernels["refuse"], (0,), (0,)),
+                                                   Check(0, "index out of range")), ()))
     assert plan(0) == ()
     with pytest.raises(IndexError, match="out of range"):
         plan(1)
@@ -146,7 +149,7 @@ def test_division_by_zero_raises():
 
 
 def test_aten_addmm():
-    steps = (("aten", "aten::addmm", "", (s(0), s(1), s(2), c(2), c(0.5)), (3,), None),)
+    steps = (Aten("aten::addmm", "", (s(0), s(1), s(2), c(2), c(0.5)), (3,), None),)
     plan = load_plan(Plan(3, 0, (), 4, steps, (3,)))
     b, x, w = torch.randn(5), torch.randn(3, 4), torch.randn(4, 5, requires_grad=True)
     (y,) = plan(b, x, w)
@@ -155,16 +158,16 @@ def test_aten_addmm():
 
 
 ATEN = [
-    ("aten::cat", "", (("slots", (0, 1)), c(-1)), lambda x, y: torch.cat([x, y], -1)),
-    ("aten::index", "Tensor", (s(0), ("slots", (None, 2))), lambda x, y: x[:, torch.tensor([1, 0, 2])]),
+    ("aten::cat", "", (Slots((0, 1)), c(-1)), lambda x, y: torch.cat([x, y], -1)),
+    ("aten::index", "Tensor", (s(0), Slots((None, 2))), lambda x, y: x[:, torch.tensor([1, 0, 2])]),
     ("aten::sum", "dim_IntList", (s(0), c((1,)), c(True), c(torch.float64)),
      lambda x, y: x.sum(1, keepdim=True, dtype=torch.float64)),
     ("aten::sum", "dim_IntList", (s(0), c(None), c(False), c(None)), lambda x, y: x.sum()),
     ("aten::add", "Tensor", (s(0), c(2), c(1)), lambda x, y: x + 2),
-    ("aten::mul", "Scalar", (s(0), ("reg", 0)), lambda x, y: x * 3),
-    ("aten::full", "", (("regs", (0, 1)), c(1.5), c(torch.float32), c(torch.strided), c(torch.device("cpu")), c(False)),
+    ("aten::mul", "Scalar", (s(0), Reg(0)), lambda x, y: x * 3),
+    ("aten::full", "", (Regs((0, 1)), c(1.5), c(torch.float32), c(torch.strided), c(torch.device("cpu")), c(False)),
      lambda x, y: torch.full((3, 4), 1.5)),
-    ("aten::full", "", (("list", (("reg", 0), c(7))), c(2), c(torch.int64), c(None), c("cpu"), c(None)),
+    ("aten::full", "", (Several((Reg(0), c(7))), c(2), c(torch.int64), c(None), c("cpu"), c(None)),
      lambda x, y: torch.full((3, 7), 2)),
     ("aten::to", "dtype", (s(0), c(torch.float16), c(False), c(True), c(torch.contiguous_format)),
      lambda x, y: x.to(torch.float16, copy=True)),
@@ -172,14 +175,14 @@ ATEN = [
     ("aten::avg_pool1d", "", (s(0), c(2), c(()), c(0), c(False), c(True)),
      lambda x, y: torch.nn.functional.avg_pool1d(x, 2)),
     ("aten::quantile", "scalar", (s(0), c(0.5), c(None), c(False), c("linear")), lambda x, y: torch.quantile(x, 0.5)),
-    ("aten::roll", "", (s(0), ("reg", 0), c(1)), lambda x, y: torch.roll(x, 3, 1)),
+    ("aten::roll", "", (s(0), Reg(0), c(1)), lambda x, y: torch.roll(x, 3, 1)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ATEN, ids=[a[0] + "." + a[1] for a in ATEN])
 def test_aten_arguments(case):
     name, overload, args, eager = case
-    steps = (("aten", name, overload, args, (3,), None),)
+    steps = (Aten(name, overload, args, (3,), None),)
     plan = load_plan(Plan(3, 0, (("size", 0, 0), ("size", 0, 1)), 4, steps, (3,)))
     x, y = torch.randn(3, 4), torch.randn(3, 4)
     (got,) = plan(x, y, torch.tensor([1, 0, 2]))
@@ -188,8 +191,8 @@ def test_aten_arguments(case):
 
 
 def test_several_results_and_unwanted_ones():
-    steps = (("aten", "aten::topk", "", (s(0), c(2), c(-1), c(True), c(True)), (None, 1), None),
-             ("aten", "aten::split", "Tensor", (s(0), c(2), c(1)), (2, 3), None))
+    steps = (Aten("aten::topk", "", (s(0), c(2), c(-1), c(True), c(True)), (None, 1), None),
+             Aten("aten::split", "Tensor", (s(0), c(2), c(1)), (2, 3), None))
     plan = load_plan(Plan(1, 0, (), 4, steps, (1, 2, 3)))
     x = torch.randn(3, 4)
     index, left, right = plan(x)
@@ -198,7 +201,7 @@ def test_several_results_and_unwanted_ones():
 
 def test_undefined_result_is_none():
     args = (s(0), s(0), s(0), c(None), c(None), c([0]), c([1]), c([0]), c([1]), c(False))
-    steps = (("aten", "aten::native_layer_norm_backward", "",
+    steps = (Aten("aten::native_layer_norm_backward", "",
               (s(0), s(0), c([4]), s(1), s(1), c(None), c(None), c([True, False, False])), (2, 3, 4), None),)
     del args
     plan = load_plan(Plan(2, 0, (), 5, steps, (2, 3, 4)))
@@ -209,7 +212,7 @@ def test_undefined_result_is_none():
 def test_expected_layout_is_made():
     regs = (("const", 3), ("const", 4), ("const", 1))
     want = ((0, 1), (2, 0))  # column major
-    steps = (("aten", "aten::relu", "", (s(0),), (1,), (want,)),)
+    steps = (Aten("aten::relu", "", (s(0),), (1,), (want,)),)
     plan = load_plan(Plan(1, 0, regs, 2, steps, (1,)))
     x = torch.randn(3, 4)
     (y,) = plan(x)
@@ -221,24 +224,24 @@ def test_expected_layout_is_made():
 
 
 def test_eager_errors_come_through():
-    plan = load_plan(Plan(2, 0, (), 3, (("aten", "aten::mm", "", (s(0), s(1)), (2,), None),), (2,)))
+    plan = load_plan(Plan(2, 0, (), 3, (Aten("aten::mm", "", (s(0), s(1)), (2,), None),), (2,)))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         plan(torch.randn(2, 3), torch.randn(2, 3))
-    plan = load_plan(Plan(1, 0, (), 2, (("aten", "aten::select", "int", (s(0), c(0), c(9)), (1,), None),), (1,)))
+    plan = load_plan(Plan(1, 0, (), 2, (Aten("aten::select", "int", (s(0), c(0), c(9)), (1,), None),), (1,)))
     with pytest.raises(IndexError):
         plan(torch.randn(2))
 
 
 def test_warnings_come_through():
     plan = load_plan(Plan(1, 0, (), 2,
-                          (("aten", "aten::std", "correction", (s(0), c(None), c(1), c(False)), (1,), None),), (1,)))
+                          (Aten("aten::std", "correction", (s(0), c(None), c(1), c(False)), (1,), None),), (1,)))
     with pytest.warns(UserWarning, match="degrees of freedom"):
         plan(torch.randn(1))
 
 
 def test_views_of_inputs_are_views():
     regs = (("const", 2), ("const", 3), ("const", 6), ("const", 1))
-    plan = load_plan(Plan(1, 0, regs, 3, (("view", 1, 0, (0, 1), (1, 3), 1), ("view", 2, 1, (1,), (3,), 0)), (0, 1, 2)))
+    plan = load_plan(Plan(1, 0, regs, 3, (View(1, 0, (0, 1), (1, 3), 1), View(2, 1, (1,), (3,), 0)), (0, 1, 2)))
     x = torch.arange(12.0)
     same, v, w = plan(x)
     assert same is x
@@ -254,8 +257,8 @@ def test_views_of_inputs_are_views():
 
 def test_view_of_strided_input():
     regs = (("const", 2), ("const", 1), ("const", 0), ("const", 6))
-    plan = load_plan(Plan(1, 0, regs, 3, (("view", 1, 0, (0, 0), (3, 1), 0),
-                                          ("aten", "aten::clone", "", (s(1), c(None)), (2,), None)), (2,)))
+    plan = load_plan(Plan(1, 0, regs, 3, (View(1, 0, (0, 0), (3, 1), 0),
+                                          Aten("aten::clone", "", (s(1), c(None)), (2,), None)), (2,)))
     x = torch.arange(24.0).view(4, 6)
     assert torch.equal(plan(x[1:, 1:])[0], x[1:, 1:].as_strided((2, 2), (6, 1), 7 + 2))
 
@@ -264,11 +267,11 @@ def test_mutation_bumps_versions(kernels):
     x = torch.zeros(8)
     plan = load_plan(elementwise(kernels["add_one"], mutate=True))
     assert plan(x) == () and x.tolist() == [1] * 8 and x._version == 1
-    copy = load_plan(Plan(2, 0, (), 2, (("copy", 0, 1),), ()))
+    copy = load_plan(Plan(2, 0, (), 2, (Copy(0, 1),), ()))
     copy(x, torch.full((8,), 5.0))
     assert x.tolist() == [5] * 8 and x._version == 2
     regs = (("const", 4), ("const", 1), ("const", 2))
-    through_view = load_plan(Plan(2, 0, regs, 3, (("view", 2, 0, (0,), (1,), 2), ("copy", 2, 1)), (0,)))
+    through_view = load_plan(Plan(2, 0, regs, 3, (View(2, 0, (0,), (1,), 2), Copy(2, 1)), (0,)))
     (back,) = through_view(x, torch.full((4,), 7.0))
     assert back is x and x.tolist() == [5, 5, 7, 7, 7, 7, 5, 5] and x._version == 3
     with torch.inference_mode():
@@ -284,7 +287,7 @@ def test_same_output_twice_is_one_object(kernels):
 
 
 def test_below_autograd_and_autocast():
-    plan = load_plan(Plan(2, 0, (), 3, (("aten", "aten::mm", "", (s(0), s(1)), (2,), None),), (2,)))
+    plan = load_plan(Plan(2, 0, (), 3, (Aten("aten::mm", "", (s(0), s(1)), (2,), None),), (2,)))
     x, w = torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         (y,) = plan(x, w)
@@ -303,21 +306,26 @@ def test_arguments_are_checked(kernels):
         load_plan(Plan(0, 1, (), 0, (), ()))("x")
 
 
+@dataclasses.dataclass(frozen=True)
+class Nothing(Step):
+    kind = "nothing"
+
+
 BAD = [
     Plan(1, 0, (("size", 1, 0),), 1, (), ()),
     Plan(1, 0, (("add", 0, 1),), 1, (), ()),
     Plan(1, 0, (("wild", 0),), 1, (), ()),
     Plan(2, 0, (), 1, (), ()),
-    Plan(1, 0, (), 1, (("nothing",),), ()),
-    Plan(1, 0, (("const", 1),), 2, (("alloc", 0, torch.float32, "cpu", (0,), (0,)),), ()),
-    Plan(1, 0, (("const", 1),), 2, (("alloc", 1, "float32", "cpu", (0,), (0,)),), ()),
-    Plan(1, 0, (("const", 1),), 2, (("alloc", 1, torch.float32, "cpu", (0,), ()),), ()),
-    Plan(1, 0, (), 1, (("call", 0, (), ()),), ()),
-    Plan(1, 0, (), 2, (("aten", "aten::no_such_thing", "", (), (1,), None),), ()),
-    Plan(1, 0, (), 2, (("aten", "aten::relu", "", (), (1,), None),), ()),
-    Plan(1, 0, (), 2, (("aten", "aten::relu", "", (("const", "x"),), (1,), None),), ()),
+    Plan(1, 0, (), 1, (Nothing(),), ()),
+    Plan(1, 0, (("const", 1),), 2, (Alloc(0, torch.float32, "cpu", (0,), (0,)),), ()),
+    Plan(1, 0, (("const", 1),), 2, (Alloc(1, "float32", "cpu", (0,), (0,)),), ()),
+    Plan(1, 0, (("const", 1),), 2, (Alloc(1, torch.float32, "cpu", (0,), ()),), ()),
+    Plan(1, 0, (), 1, (Call(0, (), ()),), ()),
+    Plan(1, 0, (), 2, (Aten("aten::no_such_thing", "", (), (1,), None),), ()),
+    Plan(1, 0, (), 2, (Aten("aten::relu", "", (), (1,), None),), ()),
+    Plan(1, 0, (), 2, (Aten("aten::relu", "", (Const("x"),), (1,), None),), ()),
     Plan(1, 0, (), 2, (), (7,)),
-    Plan(1, 0, (), 2, (("launch", GpuKernel("k", b"", 4, cluster=2), (), (), (0, 0, 0)),), ()),
+    Plan(1, 0, (), 2, (Launch(GpuKernel("k", b"", 4, cluster=2), (), (), (0, 0, 0)),), ()),
 ]
 
 
@@ -329,7 +337,7 @@ def test_bad_data_raises(plan):
 
 def test_bound_inputs(kernels):
     n = native()
-    plan = load_plan(Plan(3, 0, (), 4, (("aten", "aten::addmm", "", (s(0), s(1), s(2), c(1), c(1)), (3,), None),),
+    plan = load_plan(Plan(3, 0, (), 4, (Aten("aten::addmm", "", (s(0), s(1), s(2), c(1), c(1)), (3,), None),),
                           (3,)))
     b, x, w = torch.randn(5), torch.randn(3, 4), torch.nn.Parameter(torch.randn(4, 5))
     bound = n.bind(plan, {0: b, 2: w})
@@ -450,7 +458,7 @@ def test_outputs_freed_on_other_threads(kernels):
 
 def test_threads_hammer_plans(kernels):
     fine = load_plan(elementwise(kernels["add_one"]))
-    product = load_plan(Plan(1, 0, (), 2, (("aten", "aten::mm", "", (s(0), s(0)), (1,), None),), (1,)))
+    product = load_plan(Plan(1, 0, (), 2, (Aten("aten::mm", "", (s(0), s(0)), (1,), None),), (1,)))
     errors = []
 
     def work(seed):
@@ -475,8 +483,8 @@ def test_many_slots_and_inputs(kernels):
     regs = (("size", 0, 0), ("const", 1))
     steps = []
     for i in range(count):
-        steps += [("alloc", count + i, torch.float32, CPU, (0,), (1,)),
-                  ("call", kernels["add_one"], (i, count + i), (0,))]
+        steps += [Alloc(count + i, torch.float32, CPU, (0,), (1,)),
+                  Call(kernels["add_one"], (i, count + i), (0,))]
     plan = load_plan(Plan(count, 0, regs, 2 * count, tuple(steps), tuple(range(count, 2 * count))))
     xs = [torch.randn(5) for _ in range(count)]
     for x, y in zip(xs, plan(*xs), strict=True):

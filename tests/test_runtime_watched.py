@@ -15,6 +15,7 @@ from torch import nn
 from jit.runtime import guards as G
 from jit.runtime import load_plan, native
 from jit.runtime.plan import Plan
+from jit.runtime.steps import Aten, Const, Slot
 
 
 def walks(p):
@@ -281,12 +282,12 @@ def test_module_tree():
             binds.append((len(accessors) - 1, len(binds) + 1))
 
     def slot(i):
-        return ("slot", i)
+        return Slot(i)
 
     steps = (
-        ("aten", "aten::linear", "", (slot(0), slot(1), slot(2)), (5,), None),
-        ("aten", "aten::relu", "", (slot(5),), (6,), None),
-        ("aten", "aten::linear", "", (slot(6), slot(3), slot(4)), (7,), None),
+        Aten("aten::linear", "", (slot(0), slot(1), slot(2)), (5,), None),
+        Aten("aten::relu", "", (slot(5),), (6,), None),
+        Aten("aten::linear", "", (slot(6), slot(3), slot(4)), (7,), None),
     )
     plan = native().bind(load_plan(Plan(5, 0, (), 8, steps, (7,))), {i + 1: p for i, p in enumerate(net.parameters())})
     p = program(accessors, checks, binds)
@@ -454,7 +455,7 @@ def test_weak_roots_do_not_keep_modules():
     net = nn.Linear(2, 2)
     weight = weakref.ref(net.weight)
     accessors = [(-1, "weak", net, "net"), (0, "dict_attr", "_parameters"), (1, "item", "weight")]
-    plan = native().bind(load_plan(Plan(1, 0, (), 2, (("aten", "aten::clone", "", (("slot", 0), ("const", None)), (1,),
+    plan = native().bind(load_plan(Plan(1, 0, (), 2, (Aten("aten::clone", "", (Slot(0), Const(None)), (1,),
                                                        None),), (1,))), {0: net.weight})
     p = program(accessors, [(2, "tensor", G.TensorSpec.of(net.weight))], [(2, 0)])
     d = native().Dispatcher(lambda: None, lambda d, locals: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -13,12 +14,13 @@ from ..graph.ir import TensorType, same_ints
 from ..graph.prims import info
 from . import failing, fusion, indexing, lower, memory
 from .indexing import FIXED, base_of
-from .emit_plan import emit, out_form
+from .emit_plan import emit
 from .layout import channels_last
 from .library_calls import returns_alias
 from .loops import rename
 from .moments import one_pass
 from .padding import pad_rows
+from .planned import CallLibrary, RunKernel, Touch, out_form
 from .prepare import prepare
 from .registers import Registers
 from .target import target_of
@@ -115,12 +117,12 @@ class Planner:
         self.n_inputs = len(self.graph.inputs)
         self.n_slots = self.n_inputs
         self.storages: dict[Node, Storage] = {}  # node -> Storage
-        self.steps: list[tuple] = []  # abstract steps
+        self.steps: list[CallLibrary | RunKernel | Touch] = []
         self.launches: list = []  # Lowered, in order
         self.launch_keys: list[tuple] = []  # what is compiled for each of them
         self.loose: set[Storage] = set()  # storages of library results that may start anywhere in another tensor
         self.extra_temps: list[Storage] = []  # storages of partial results and the like
-        self.views: dict = {}
+        self.aligned_inputs: set[int] = set()  # inputs whose address kernels take for an aligned one
 
     def new_slot(self) -> int:
         self.n_slots += 1
@@ -142,7 +144,7 @@ class Planner:
         self._write_into_inputs()
         for t, group in enumerate(self.plan_groups.order):
             if group.extern is not None:
-                self.steps.append(("extern", group.extern, t))
+                self.steps.append(CallLibrary(group.extern))
             else:
                 self._lower(group, t)
 
@@ -326,7 +328,7 @@ class Planner:
         if any(type(d) is int and d == 0 for k, d in enumerate(group.dims) if k not in group.reduced):
             for m in group.members:
                 if m.node in self.storages:
-                    self.steps.append(("touch", self.storages[m.node], t))
+                    self.steps.append(Touch(self.storages[m.node]))
             return
         stored: Any = {m.node: self.place_of(m.node) for m in group.members if m.node in self.storages}
         if not stored:
@@ -337,27 +339,18 @@ class Planner:
                 type_ = TensorType.contiguous((numel,), dtype, group.device)
                 s = partials[key] = Storage("temp", self.new_slot(), type_, t, t, dtype, numel * dtype.itemsize)
                 self.extra_temps.append(s)
-            arguments = []
-            for a in lowered.arguments:
-                if a == lower.ERROR:
-                    arguments.append(a)
-                else:
-                    arguments.append(a if isinstance(a, Storage) else partials[a])
-            self.steps.append(("kernel", len(self.launches), arguments, group.device, t))
+            arguments = tuple(partials.get(a, a) for a in lowered.arguments)
+            self.steps.append(RunKernel(len(self.launches), arguments, group.device, t in self.committing))
             self.launches.append(lowered.kernel)
             self.launch_keys.append(self._launch_key(lowered.kernel, arguments))
 
-    def _launch_key(self, kernel: Kernel, arguments: list) -> tuple[str, tuple[int, ...]]:
+    def _launch_key(self, kernel: Kernel, arguments: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""
         if not devices.of_type(kernel.device).pointer_alignment:
             return kernel.key, ()
-        return kernel.key, tuple(k for k, a in enumerate(arguments) if isinstance(a, Storage) and not self._aligned(a))
-
-    def aligned_inputs(self) -> set:
-        """The inputs whose address kernels take for an aligned one."""
-        return {a.slot for kind, *rest in self.steps
-                if kind == "kernel" and devices.backend(rest[2]).pointer_alignment
-                for a in rest[1] if isinstance(a, Storage) and a.kind == "input" and self._aligned(a)}
+        pointers = [(k, a) for k, a in enumerate(arguments) if a != lower.ERROR]
+        self.aligned_inputs.update(a.slot for _, a in pointers if a.kind == "input" and self._aligned(a))
+        return kernel.key, tuple(k for k, a in pointers if not self._aligned(a))
 
     def _aligned(self, storage: Storage) -> bool:
         if storage.kind == "input":

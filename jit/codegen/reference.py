@@ -6,11 +6,10 @@ The whole iteration space is one broadcast tensor per value, with one dimension 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
-from .. import torch_private
 from ..graph import dims, prims
 from ..graph.dim_text import render
 from . import loops
@@ -169,6 +168,22 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
 
 
+class _Machine:
+    """The state of a run, for the steps: tensors in slots, integers in registers, and a way to run kernels."""
+
+    def __init__(self, compiled: CompiledGraph, tensors: list, ints: tuple, run_kernel: Callable) -> None:
+        self.slots, self.regs = dict(enumerate(tensors)), run(compiled.plan.regs, tensors, ints)
+        self.kernels, self.run_kernel = list(compiled.loops.values()), run_kernel
+
+    def values(self, regs: tuple[int, ...]) -> list:
+        return [self.regs[r] for r in regs]
+
+    def kernel(self, number: int, slots: tuple[int, ...], ints: tuple[int, ...]) -> None:
+        kernel = self.kernels[number]
+        self.run_kernel(kernel, {b.name: _flat(self.slots[s]) for b, s in zip(kernel.buffers, slots)},
+                        dict(zip(kernel.sizes, self.values(ints))))
+
+
 def run_plan(compiled: CompiledGraph, *arguments: torch.Tensor, run_kernel=evaluate) -> tuple:
     """Run a ``CompiledGraph`` that was compiled with ``target="reference"``: the meaning of a plan's steps, on CPU
     tensors.
@@ -177,68 +192,8 @@ def run_plan(compiled: CompiledGraph, *arguments: torch.Tensor, run_kernel=evalu
     Raises IndexError when a kernel reports an index out of range.
     """
     plan = compiled.plan
-    kernels = list(compiled.loops.values())
-    tensors, ints = list(arguments[: plan.n_inputs]), arguments[plan.n_inputs :]
-    regs = run(plan.regs, tensors, ints)
-    slots = dict(enumerate(tensors))
-
-    def argument(a: tuple):
-        kind, value = a
-        if kind == "slot":
-            return slots[value]
-        if kind == "reg":
-            return regs[value]
-        if kind == "regs":
-            return [regs[r] for r in value]
-        if kind == "slots":
-            return [None if s is None else slots[s] for s in value]
-        return [argument(v) for v in value] if kind == "list" else value
-
+    machine = _Machine(compiled, list(arguments[: plan.n_inputs]), arguments[plan.n_inputs :], run_kernel)
     with torch.no_grad():
         for step in plan.steps:
-            kind = step[0]
-            if kind == "alloc":
-                _, slot, dtype, device, sizes, strides = step
-                slots[slot] = torch.empty_strided([regs[r] for r in sizes], [regs[r] for r in strides], dtype=dtype)
-            elif kind == "arena":
-                slots[step[1]] = torch.full((regs[step[3]],), 0x7B, dtype=torch.uint8)
-            elif kind == "temp":
-                _, slot, arena, offset, dtype, device, sizes, strides = step
-                memory = slots[arena][regs[offset] :].view(torch.uint8)
-                memory = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-                slots[slot] = memory.as_strided([regs[r] for r in sizes], [regs[r] for r in strides])
-            elif kind == "call":
-                kernel = kernels[step[1]]
-                buffers = {b.name: _flat(slots[s]) for b, s in zip(kernel.buffers, step[2])}
-                run_kernel(kernel, buffers, {n: regs[r] for n, r in zip(kernel.sizes, step[3])})
-            elif kind == "aten":
-                _, target, overload, args, outs, expect, *_ = step
-                packet = getattr(torch.ops.aten, target.split("::")[1])
-                fn = getattr(packet, overload or "default")
-                values, names = [argument(a) for a in args], [a.name for a in torch_private.schema(fn).arguments]
-                n = sum(not a.kwarg_only for a in torch_private.schema(fn).arguments)
-                result = fn(*values[:n], **dict(zip(names[n:], values[n:])))
-                for slot, value, e in zip(outs, result if isinstance(result, (tuple, list)) else (result,), expect):
-                    if e is not None:
-                        sizes, strides = [regs[r] for r in e[0]], [regs[r] for r in e[1]]
-                        assert list(value.shape) == sizes, (target, value.shape, sizes)
-                        if list(value.stride()) != strides:
-                            value = torch.empty_strided(sizes, strides, dtype=value.dtype).copy_(value)
-                    slots[slot] = value
-            elif kind == "view":
-                _, dst, src, sizes, strides, offset = step
-                source = slots[src]
-                slots[dst] = source.as_strided([regs[r] for r in sizes],
-                                               [regs[r] for r in strides], source.storage_offset() + regs[offset])
-            elif kind == "copy":
-                slots[step[1]].copy_(slots[step[2]])
-            elif kind == "flag":
-                slots[step[1]] = torch.zeros(1, dtype=torch.int32)
-            elif kind == "check":
-                if slots[step[1]].item():
-                    raise (RuntimeError if slots[step[1]].item() == 2 else IndexError)(step[2])
-            elif kind == "free":
-                slots[step[1]] = None
-            else:
-                raise AssertionError(step)
-        return tuple(slots[s] for s in plan.outputs)
+            step.run(machine)
+    return tuple(machine.slots[s] for s in plan.outputs)

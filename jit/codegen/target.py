@@ -7,8 +7,8 @@ names, with its source. ``aligned``: kernel's name -> names of its buffers whose
 backend's ``pointer_alignment``; all of them where a kernel is absent. Raises Unsupported where a kernel has no form
 for the device, CompileError where a tool fails.
 
-``step(code, slots, ints, number) -> step``: the step of a plan that runs the code. ``number`` gives the register that
-holds an expression over the kernel's sizes.
+``step(code, slots, ints, written, number) -> step``: the step of a plan that runs the code, which writes the memory of
+the slots ``written``. ``number`` gives the register that holds an expression over the kernel's sizes.
 """
 
 from __future__ import annotations

@@ -7,52 +7,13 @@ values; all of them are computed, in order, when a call begins::
     ("add"|"sub"|"mul"|"floordiv"|"mod"|"max"|"min", reg, reg)          # floor semantics; a zero divisor raises
     RuntimeError
 
-Wherever a step below takes sizes, strides, an offset, a grid or ints it takes register indices. Sizes, strides and
-offsets count elements, arenas bytes::
+A plan has two parts, each a list of steps (``steps.py``). ``compute`` may raise, and writes nothing that was there
+before the call; ``commit`` gives inputs their new values and cannot raise: it is made of kernels, copies and frees.
+``Plan.check`` and ``load_plan`` hold this. So a call that raises has changed nothing: generators are put back, and what
+cannot be put back, the calls of "once" operators, is told to the function that runs the call again (``happened``).
+Results are made, and a signal that is pending is handled, between the two.
 
-    ("alloc", slot, dtype, device, sizes, strides)
-        a fresh tensor; CPU memory comes from the pool, CUDA memory from torch's caching allocator. Memory is not
-        initialised.
-    ("arena", slot, device, nbytes)
-        one block of bytes.
-    ("temp", slot, arena_slot, byte_offset, dtype, device, sizes, strides)
-        a tensor inside an arena that is still held; the offset has to be a multiple of the item size (64 for kernels
-        that assume alignment).
-    ("call", address, slots, ints)
-        calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of the slots.
-    ("launch", GpuKernel, slots, ints, (grid_x, grid_y, grid_z))
-        launches on torch's current stream of the plan's CUDA device.
-    ("aten", "aten::addmm", overload, args, out_slots, expect[, manners])
-        a boxed call below autograd and autocast. ``args`` follow the operator's schema, one for each argument,
-        keyword-only ones included: ("slot", i) | ("reg", r) | ("regs", (r, ..)) | ("slots", (i | None, ..)) | ("const",
-        object) | ("list", (args..)). ``out_slots`` takes the results in order (None: not wanted); for an operator that
-        returns one list of tensors, the list's elements. ``expect`` is None or, per result, None, (sizes, strides) or
-        (sizes, strides, dtype): other sizes or dtypes raise RuntimeError, other strides are copied into the expected
-        ones. ``manners`` are words: "draws" of an operator that moves random generators on, "once" of one that may do
-            more than its schema says.
-    ("vjp", "aten::convolution", overload, args, wanted_slots, tangent_slots, out_slots, expect[, manners])
-        the gradient of one operator, replayed under PyTorch's own autograd: one result for each of ``wanted_slots``,
-        zeros where there is none. ``tangent_slots`` has, per tensor that the operator returns, the slot of its tangent
-        or None. In ``args``, ("wanted", k) is the tensor in ``wanted_slots[k]``; a ("slot", i) that names a wanted slot
-        is taken for the first such tensor too.
-    ("view", dst, src, sizes, strides, offset)
-        the offset counts from src's first element.
-    ("copy", dst, src)
-        dst.copy_(src); when dst is an input, or a view of one, its version counter is bumped.
-    ("free", slot)
-        drops the slot; a no-op for inputs.
-    ("flag", slot)
-        a CPU int32 that is 0, to which a kernel writes when it meets an index out of range. One at a time.
-    ("check", slot, message)
-        raises when the flag is not 0: RuntimeError for 2, else IndexError.
-
-``commit`` is the number of the first step that writes what was there before the call (None: no step does, or the caller
-does not mind): from it on there are only kernels, copies and frees, which do not raise. A call that raises has changed
-nothing: generators are put back, and what cannot be put back, the calls of "once" operators, is told to the function
-that runs the call again (``happened``). Results are made before the commit, and a signal that is pending is handled
-there.
-
-``outputs`` are slots. An input gives the very object that was passed; a view (made by "view") of an input is made by
+``outputs`` are slots. An input gives the very object that was passed; a view (made by ``View``) of an input is made by
 torch's own operator, so that it is a view to autograd and shares the version counter. ``mutates`` lists the inputs that
 kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose
 address GPU kernels take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan
@@ -65,11 +26,11 @@ runs, from any thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Callable
 
 from jit import logs
 from jit.runtime.extension import native
+from jit.runtime.steps import Step, tensors
 
 _log = logs.channel("plan")
 
@@ -109,11 +70,38 @@ class Plan:
     n_ints: int
     regs: tuple
     n_slots: int
-    steps: tuple
+    compute: tuple[Step, ...]
     outputs: tuple
+    commit: tuple[Step, ...] = ()
     mutates: tuple = ()
-    commit: int | None = None
     aligned: tuple | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (*self.compute, *self.commit)
+
+    @property
+    def records(self) -> tuple[tuple, ...]:
+        """The two parts as the native executor reads them."""
+        return tuple(tuple(step.record() for step in part) for part in (self.compute, self.commit))
+
+    def check(self) -> None:
+        """Raise ValueError where a step needs a slot that is empty, where one before the commit writes what was there
+        before the call, as far as views show it, and where one of the commit may raise."""
+        filled, outside = set(range(self.n_inputs)), set(range(self.n_inputs))
+        for part in (self.compute, self.commit):
+            for step in part:
+                if not filled.issuperset((*step.reads, *step.writes)):
+                    raise ValueError(f"a slot is empty for {step}")
+                if part is self.commit and step.may_raise:
+                    raise ValueError(f"comes after the commit and may raise: {step}")
+                if part is self.compute and not outside.isdisjoint(step.writes):
+                    raise ValueError(f"writes before the commit what was there before the call: {step}")
+                filled.update(step.makes)
+                filled.difference_update(step.frees)
+                (outside.update if step.part_of in outside else outside.difference_update)(step.makes)
+        if not filled.issuperset(self.outputs):
+            raise ValueError("a result is not there")
 
     def text(self) -> str:
         """One line per step, registers written as expressions."""
@@ -130,63 +118,11 @@ class Plan:
                 names.append(f"({names[rest[0]]} {signs[kind]} {names[rest[1]]})")
             else:
                 names.append(f"{kind}({names[rest[0]]}, {names[rest[1]]})")
-
-        def many(regs: tuple[int, ...]) -> str:
-            return "[" + ", ".join(names[r] for r in regs) + "]"
-
-        def argument(a: tuple[str, Any]) -> str:
-            kind, value = a
-            if kind == "slot":
-                return f"%{value}"
-            if kind == "reg":
-                return names[value]
-            if kind == "regs":
-                return many(value)
-            if kind == "slots":
-                return "[" + ", ".join("None" if i is None else f"%{i}" for i in value) + "]"
-            if kind == "wanted":
-                return f"wanted[{value}]"
-            return repr(value) if kind == "const" else "[" + ", ".join(map(argument, value)) + "]"
-
-        def slots(items: Sequence[int]) -> str:
-            return ", ".join(f"%{i}" for i in items)
-
-        lines = [f"inputs: {slots(range(self.n_inputs))}" + "".join(f", int{i}" for i in range(self.n_ints))]
-        for k, step in enumerate(self.steps):
-            if k == self.commit:
-                lines.append("commit:")
-            kind = step[0]
-            if kind == "alloc":
-                _, slot, dtype, device, sizes, strides = step
-                lines.append(f"%{slot} = alloc {str(dtype)[6:]} {device} {many(sizes)} strides {many(strides)}")
-            elif kind == "arena":
-                lines.append(f"%{step[1]} = arena {step[2]} {names[step[3]]} bytes")
-            elif kind == "temp":
-                _, slot, arena, offset, dtype, device, sizes, strides = step
-                lines.append(f"%{slot} = temp %{arena} + {names[offset]} {str(dtype)[6:]} {many(sizes)} strides "
-                             f"{many(strides)}")
-            elif kind == "call":
-                lines.append(f"call {step[1]:#x}({slots(step[2])}; {many(step[3])})")
-            elif kind == "launch":
-                lines.append(f"launch {step[1].name}({slots(step[2])}; {many(step[3])}) grid {many(step[4])}")
-            elif kind == "aten":
-                _, name, overload, args, outs, *_ = step
-                target = ", ".join("_" if o is None else f"%{o}" for o in outs)
-                lines.append(f"{target} = {name}{'.' + overload if overload else ''}({', '.join(map(argument, args))})")
-            elif kind == "vjp":
-                _, name, overload, args, wanted, tangents, outs, *_ = step
-                target = ", ".join("_" if o is None else f"%{o}" for o in outs)
-                given = ", ".join("_" if t is None else f"%{t}" for t in tangents)
-                call = f"{name}{'.' + overload if overload else ''}({', '.join(map(argument, args))})"
-                lines.append(f"{target} = vjp {call} wrt [{slots(wanted)}] tangents [{given}]")
-            elif kind == "view":
-                _, dst, src, sizes, strides, offset = step
-                lines.append(f"%{dst} = view %{src} {many(sizes)} strides {many(strides)} offset {names[offset]}")
-            elif kind == "copy":
-                lines.append(f"%{step[1]} <- copy %{step[2]}")
-            else:
-                lines.append(f"{kind} %{step[1]}")
-        lines.append(f"outputs: {slots(self.outputs)}" + (f"  mutates: {slots(self.mutates)}" if self.mutates else ""))
+        lines = [f"inputs: {tensors(range(self.n_inputs))}" + "".join(f", int{i}" for i in range(self.n_ints)),
+                 *[step.text(names) for step in self.compute], *["commit:"] * bool(self.commit),
+                 *[step.text(names) for step in self.commit]]
+        lines.append(f"outputs: {tensors(self.outputs)}"
+                     + (f"  mutates: {tensors(self.mutates)}" if self.mutates else ""))
         return "\n".join(lines)
 
 

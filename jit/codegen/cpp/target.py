@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jit.codegen import cpp
+from jit.runtime.steps import Call
 
 
 def compile_kernels(kernels, aligned) -> dict:
@@ -10,5 +11,5 @@ def compile_kernels(kernels, aligned) -> dict:
     return {k.name: (found[k.name], cpp.kernel_text(k)[1]) for k in kernels}
 
 
-def step(code, slots, ints, number) -> tuple:
-    return ("call", code, slots, ints)
+def step(code, slots, ints, written, number) -> Call:
+    return Call(code, slots, ints, written)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...runtime.plan import GpuKernel
+from ...runtime.steps import Launch
 from .compile import compile_triton
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def _launched(c: Context) -> GpuKernel:
     return GpuKernel(c.function, c.cubin, c.warps, c.shared, tuple(enumerate(types)), scratch=2)
 
 
-def step(code, slots, ints, number) -> tuple:
+def step(code, slots, ints, written, number) -> Launch:
     kernel, programs = code
     one = number(1)
-    return ("launch", kernel, slots, ints, (number(programs), one, one))
+    return Launch(kernel, slots, ints, (number(programs), one, one), written)

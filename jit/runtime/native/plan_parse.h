@@ -251,9 +251,7 @@ struct Parser {
   }
 
   // What writes to the caller's tensors comes last, where nothing raises any more.
-  void find_commit(PyObject* object) {
-    p.commit = object == Py_None ? p.steps.size() : (size_t)as_int(object, "commit");
-    if (p.commit > p.steps.size()) raise(PyExc_ValueError, "commit is beyond the steps");
+  void check_commit() {
     for (size_t i = p.commit; i < p.steps.size(); ++i) {
       Step::Op op = p.steps[i].op;
       if (op != Step::kCpu && op != Step::kGpu && op != Step::kCopy && op != Step::kFree)
@@ -304,10 +302,14 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
   for (int i = 0; i < p.n_slots; ++i) p.view_owner.push_back(i);
   for (int i = 0; i < p.n_inputs; ++i) p.view_root[i] = i;
   Parser parser{p};
-  Ref steps = get("steps");
-  Items list(steps.get(), "steps");
-  for (Py_ssize_t i = 0; i < list.size; ++i) p.steps.push_back(parser.step(list[i]));
-  parser.find_commit(get("commit").get());
+  Ref records = get("records");
+  Items parts(records.get(), "records");
+  for (Py_ssize_t i = 0; i < 2; ++i) {
+    Items list(parts[i], "steps");
+    p.commit = p.steps.size();
+    for (Py_ssize_t k = 0; k < list.size; ++k) p.steps.push_back(parser.step(list[k]));
+  }
+  parser.check_commit();
   p.outputs = parser.slots(get("outputs").get(), "outputs");
   Ref aligned = get("aligned");
   if (aligned.get() == Py_None) {

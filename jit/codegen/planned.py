@@ -1,0 +1,142 @@
+"""What a scheduled graph does, a class for each kind of step, before anything has a slot or a register: each step
+writes its own part of the runtime's plan. See ``emit_plan`` for the writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import devices
+from ..graph import dims
+from ..graph.ir import Ref
+from ..graph.op_info import op_info
+from ..runtime.steps import Alloc, Argument, Aten, Call, Check, Const, Flag, Reg, Regs, Several, Slot, Slots, Vjp
+from . import failing
+from .library_calls import REPLAY, arguments_of
+from .lower import ERROR
+from .target import target_of
+
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+    from .emit_plan import PlanWriter
+    from .planner import Storage
+
+
+def out_form(node: Node) -> str | None:
+    """The overload of a library call that writes into a given tensor, or None."""
+    if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
+        return None
+    return op_info(node.attrs["target"]).out_form if node.attrs["overload"] == "" else None
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Memory that nothing writes, since it has no elements."""
+
+    storage: Storage
+
+    def write(self, writer: PlanWriter) -> None:
+        writer.begin(self.storage)
+
+
+@dataclass(frozen=True)
+class RunKernel:
+    """A run of the loop kernel ``number`` on storages, or ``ERROR`` for where it reports an index out of range.
+    ``commits``: whether it writes an input, with which the plan's commit begins."""
+
+    number: int
+    arguments: tuple[Storage | str, ...]
+    device: torch.device
+    commits: bool = False
+
+    def write(self, writer: PlanWriter) -> None:
+        p, regs = writer.p, writer.regs
+        kernel, key = p.launches[self.number], p.launch_keys[self.number]
+        flag, traps = None, devices.backend(self.device).traps
+        writer.committing |= self.commits
+        if ERROR in self.arguments:
+            flag = writer.pinned_slot()
+            # A kernel that stops by itself is given some valid memory.
+            writer.add(Alloc(flag, torch.int32, self.device, (), ()) if traps else Flag(flag))
+        slots = tuple(flag if a == ERROR else writer.begin(a) for a in self.arguments)
+        sizes = tuple(regs.symbol(n) for n in kernel.sizes)
+        written = tuple(s for s, b in zip(slots, kernel.buffers) if b.role != "in")
+        if p.options.target == "reference":
+            writer.add(Call(p.code[key], slots, sizes, written))
+        else:
+            own = {a: dims.Sym(b) for a, b in zip(p.named[key].sizes, kernel.sizes)}
+            writer.add(target_of(kernel.device).step(p.code[key], slots, sizes, written,
+                                                     lambda e: regs.reg(dims.subst(e, own))))
+        if flag is not None and not traps:
+            writer.add(Check(flag, "index out of range in self"))
+
+
+@dataclass(frozen=True)
+class CallLibrary:
+    """A call of an operator of the library."""
+
+    node: Node
+
+    def write(self, writer: PlanWriter) -> None:
+        node = self.node
+        if node.op != "aten_call":
+            return
+        target, overload, given = node.attrs["target"], node.attrs["overload"], node.attrs["args"]
+        if target == REPLAY:
+            self._write_gradient(writer)
+            return
+        args, form = _arguments(writer, target, overload, given, node), out_form(node)
+        if form:
+            slot = writer.begin(writer.p.storages[node])
+            writer.add(Aten(target, form, (*args, Slot(slot)), (writer.p.new_slot(),), (None,), failing.manners(node),
+                            (slot,)))
+        else:
+            writer.add(Aten(target, overload, args, *self._results(writer), failing.manners(node)))
+
+    def _write_gradient(self, writer: PlanWriter) -> None:
+        """The gradient of a library call by PyTorch's autograd; see ``graph.autodiff.replay``."""
+        node = self.node
+        target, overload, template, wanted, present, *given = node.attrs["args"]
+        args, rest = _arguments(writer, target, overload, template, node), iter(given)
+        tangents = tuple(writer.tensor(node.inputs[next(rest).index]) if p else None for p in present)
+        outs, expect = self._results(writer)
+        writer.add(Vjp(target, overload, args, tuple(writer.tensor(node.inputs[k]) for k in wanted), tangents, outs,
+                       expect, () if node.repeatable else ("draws",)))
+
+    def _results(self, writer: PlanWriter) -> tuple[tuple[int | None, ...], tuple[tuple | None, ...]]:
+        """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
+        says of a kernel need not be so)."""
+        node, regs, storages = self.node, writer.regs, writer.p.storages
+        results = writer.getitems.get(node, {}) if isinstance(node.type, tuple) else {0: node}
+        outs = [storages[results[i]].slot if results.get(i) in storages else None for i in range(len(node.types))]
+        expect = tuple(None if t is None or o is None else (regs.regs(t.shape), regs.regs(t.strides), t.dtype)
+                       for t, o in zip(node.types, outs))
+        return tuple(o if o is not None or t is None else writer.p.new_slot() for o, t in zip(outs, node.types)), expect
+
+
+def _arguments(writer: PlanWriter, target: str, overload: str, given: tuple[object, ...],
+               node: Node) -> tuple[Argument, ...]:
+    """The arguments of an operator, one for each of its schema."""
+    positional = list(given)
+    named = positional.pop() if positional and isinstance(positional[-1], dict) else {}
+    return tuple(_argument(writer, named[a.name] if a.name in named else positional[k], node)
+                 if a.name in named or k < len(positional) else Const(a.default_value)
+                 for k, a in enumerate(arguments_of(target, overload)))
+
+
+def _argument(writer: PlanWriter, value: object, node: Node) -> Argument:
+    if isinstance(value, Ref):
+        return Slot(writer.tensor(node.inputs[value.index]))
+    if isinstance(value, dims.Dim):
+        return Reg(writer.regs.reg(value))
+    if not isinstance(value, (tuple, list)):
+        return Const(value)
+    if not any(isinstance(v, (Ref, dims.Dim)) for v in value):
+        return Const(list(value))
+    if all(isinstance(v, Ref) or v is None for v in value):
+        return Slots(tuple(None if v is None else writer.tensor(node.inputs[v.index]) for v in value))
+    if all(isinstance(v, (dims.Dim, int)) for v in value):
+        return Regs(writer.regs.regs(value))
+    return Several(tuple(_argument(writer, v, node) for v in value))
