@@ -161,7 +161,7 @@ def test_widened_values_are_stored_narrow():
         return b.mul(wide, 2), b.sum(wide, [0]), b.sum(b.mul(wide, b.cast(x, torch.float32)), [0])
 
     p = scheduled(fn, *[torch.randn(64, 32).bfloat16() for _ in range(2)])
-    assert not any(n.op == "cast" and n.type.dtype is torch.float32 for n in p.storages)
+    assert not any(n.op == "cast" and n.type.dtype is torch.float32 for n in p.buffers.storages)
 
 
 def test_recomputed_values_are_made_when_they_are_read():
@@ -176,13 +176,13 @@ def test_recomputed_values_are_made_when_they_are_read():
         return total
 
     p = scheduled(fn, *[torch.randn(16, 16) for _ in range(6)])
-    made = [s for n, s in p.storages.items() if n.op == "exp"]
+    made = [s for n, s in p.buffers.storages.items() if n.op == "exp"]
     assert len(made) == 6 and all(s.last - s.first <= 1 for s in made)
 
 
 def test_column_sums_are_cut_over_several_dimensions():
     p = scheduled(lambda b, x: b.sum(x, [0, 2, 3]), image(6, 64, 120, 40), device=GPU)
-    group = next(g for g in p.plan_groups.order if g.split)
+    group = next(g for g in p.buffers.schedule.order if g.split)
     cut, length = lower.chunk_plan(group)
     extents = [group.dims[d] for d in cut]
     assert len(cut) == 2 and extents == [6, 120] and 720 % length == 0
@@ -286,8 +286,9 @@ def test_variance_of_split_reductions_takes_one_pass(monkeypatch, shape, dims):
                 memory[id(storage)] = flat
             elif id(storage) not in memory:
                 memory[id(storage)] = torch.full((storage.type.numel,), float("nan"), dtype=buffer.dtype)
-        reference.evaluate(launch, {buffer.name: memory[id(s)] for buffer, s in zip(launch.buffers, step.arguments)}, {})
-    result = p.storages[p.graph.outputs[0].node]
+        given = {buffer.name: memory[id(s)] for buffer, s in zip(launch.buffers, step.arguments)}
+        reference.evaluate(launch, given, {})
+    result = p.buffers.storages[p.graph.outputs[0].node]
     want = x.double().var(dims, correction=0, keepdim=True).float()
     torch.testing.assert_close(memory[id(result)].view(want.shape), want, rtol=1e-4, atol=0)
 
@@ -301,7 +302,7 @@ def test_statistics_that_are_updated_are_written_in_place():
         return [Output(b.mul(x, 2)), Output(new, 1)]
 
     p = scheduled(fn, image(6, 64, 120, 40), torch.randn(64), device=GPU)
-    assert len(p.direct) == 1
+    assert len(p.buffers.direct) == 1
 
 
 def test_gradient_of_a_likelihood_sums_no_rows():

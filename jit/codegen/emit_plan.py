@@ -15,18 +15,20 @@ from .indexing import VIEWS, base_of
 if TYPE_CHECKING:
     from ..graph.ir import Node
     from ..runtime.steps import Step
-    from .planner import Planner, Storage
+    from .buffers import Storage
+    from .planner import Planner
 
 
 class PlanWriter:
     """Writes a plan; the steps of ``planned.py`` use it."""
 
     def __init__(self, planner: Planner) -> None:
-        self.p, self.regs = planner, planner.regs
+        self.p, self.regs, self.buffers = planner, planner.regs, planner.buffers
+        self.storages, self.new_slot = self.buffers.storages, self.buffers.new_slot
         self.compute, self.commit, self.begun, self.view_slots = [], [], set(), {}
         self.committing = False
         self.arena_slot, self.arenas = {}, {}
-        self.pinned = set(range(planner.n_inputs))
+        self.pinned = set(range(len(planner.graph.inputs)))
         self.getitems = {}  # library call -> {number of a result: the node that stands for it}
         for n in planner.graph.nodes:
             if n.op == "getitem":
@@ -39,7 +41,7 @@ class PlanWriter:
 
     def pinned_slot(self) -> int:
         """A new slot that is not freed."""
-        slot = self.p.new_slot()
+        slot = self.new_slot()
         self.pinned.add(slot)
         return slot
 
@@ -48,7 +50,7 @@ class PlanWriter:
     def lay_out_arenas(self) -> None:
         spans = {}
         seen = set()
-        for s in [*self.p.storages.values(), *self.p.extra_temps]:
+        for s in [*self.storages.values(), *self.buffers.partial]:
             if s.kind == "temp" and id(s) not in seen:
                 seen.add(id(s))
                 spans.setdefault(s.type.device, []).append(memory.Span(s, s.nbytes, s.first, s.last))
@@ -73,7 +75,7 @@ class PlanWriter:
     def tensor(self, node: Node) -> int:
         """The slot that holds a node's value as a tensor: its storage's, or that of a view of it."""
         base = base_of(node)
-        s = self.p.storages[base]
+        s = self.storages[base]
         slot = self.begin(s)
         t = node.type
         if node.op not in VIEWS and t == s.type:
@@ -88,7 +90,7 @@ class PlanWriter:
 
     def view(self, node: Node, source: int) -> int:
         """A new slot with ``node``'s value as a view of the storage in the slot ``source``."""
-        slot = self.p.new_slot()
+        slot = self.new_slot()
         offset = self.regs.reg(indexing.offset_in_base(node))
         self.add(View(slot, source, self.regs.regs(node.type.shape), self.regs.regs(node.type.strides), offset))
         return slot
@@ -98,7 +100,7 @@ class PlanWriter:
         ``y``, would not be: a slot is one tensor, so only the memory's owner has it, and others get views of it."""
         nodes = [o.node for o in self.p.graph.outputs if o.mutates is None]
         slots = [self.tensor(n) for n in nodes]
-        return [self.view(n, self.begin(self.p.storages[base_of(n)])) if n.op in VIEWS and slots.count(s) > 1
+        return [self.view(n, self.begin(self.storages[base_of(n)])) if n.op in VIEWS and slots.count(s) > 1
                 else s for n, s in zip(nodes, slots)]
 
     # the whole
@@ -109,13 +111,14 @@ class PlanWriter:
         for step in p.steps:
             step.write(self)
         copies = [Copy(o.mutates, self.tensor(o.node)) for o in p.graph.outputs
-                  if o.mutates is not None and o not in p.direct]
+                  if o.mutates is not None and o not in self.buffers.direct]
         outputs = self.results_of_graph()
         compute, commit = with_frees((self.compute, [*self.commit, *copies]), {*outputs, *self.pinned},
                                      self.arena_slot.values())
-        plan = Plan(n_inputs=p.n_inputs, n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program),
-                    n_slots=p.n_slots, compute=compute, outputs=tuple(outputs), commit=commit,
-                    mutates=tuple(sorted(o.mutates for o in p.direct)), aligned=tuple(sorted(p.aligned_inputs)))
+        plan = Plan(n_inputs=len(p.graph.inputs), n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program),
+                    n_slots=self.buffers.n_slots, compute=compute, outputs=tuple(outputs), commit=commit,
+                    mutates=tuple(sorted(o.mutates for o in self.buffers.direct)),
+                    aligned=tuple(sorted(p.aligned_inputs)))
         plan.check()
         return plan
 

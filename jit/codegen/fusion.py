@@ -1,10 +1,9 @@
 """Which graph nodes share a kernel.
 
-A *root* is a computation that gets a place of its own in a kernel: a reduction, a value that must be stored, or one
-that is too dear to compute in each of its readers. All other pointwise and indexing nodes are *inlined* into the trees
-of the roots that read them. A *group* is a set of roots over one iteration space, that is, one kernel. Groups grow from
-producers to consumers in program order, then siblings that read the same tensor are joined. Reachability between groups
-is kept as bit sets, so a join that would make a cycle is seen at once and the whole pass stays near linear.
+Roots and groups are described in ``groups.py``. All pointwise and indexing nodes that are no roots are *inlined* into
+the trees of the roots that read them. Groups grow from producers to consumers in program order, then siblings that read
+the same tensor are joined. Reachability between groups is kept as bit sets, so a join that would make a cycle is seen
+at once and the whole pass stays near linear.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Optional
 from .. import devices
 from ..graph.prims import REDUCTIONS, info, names
 from . import indexing
+from .groups import Group, LibraryCall, Root
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 
 if TYPE_CHECKING:
@@ -39,75 +39,12 @@ MAX_READS = 40            # tensors that a group reads
 MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
 
 
-class Root:
-    """A computation placed in a group.
-
-    ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it
-    reduces or scans. ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it)
-    materialises. ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain
-    dimensions to group dimensions.
-    """
-
-    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
-                 "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
-
-    def __init__(self, node: Node, position: int, part: int | None = None) -> None:
-        self.node, self.position, self.part = node, position, part
-        self.source = node if part is None else node.inputs[part]
-        self.reduced, self.after, self.group, self.place = (), False, None, None
-        self.domain = self.source.type.shape
-        self.strides, self.offset = node.type.strides, 0
-        if part is not None:
-            dim = node.attrs["dim"]
-            for earlier in node.inputs[:part]:
-                self.offset = self.offset + earlier.type.shape[dim] * node.type.strides[dim]
-        rank = len(self.domain)
-        self.out_align = tuple(FIXED if is_one(s) else d for d, s in enumerate(self.domain))
-        if node.op in REDUCTIONS and part is None:
-            self.domain = node.inputs[0].type.shape
-            rank = len(self.domain)
-            self.reduced = tuple(d for d in node.attrs["dims"] if not is_one(self.domain[d]))
-            kept = [d for d in range(rank) if node.attrs["keepdim"] or d not in node.attrs["dims"]]
-            self.out_align = tuple(FIXED if d in node.attrs["dims"] or is_one(self.domain[d]) else d for d in kept)
-        elif node.op == "cumsum" and part is None:
-            self.reduced = (node.attrs["dim"],) if rank and not is_one(self.domain[node.attrs["dim"]]) else ()
-
-    @property
-    def needs_row(self) -> bool:
-        """Whether its value needs all of a row: a reduction or a scan."""
-        return bool(self.reduced)
-
-    def out_place(self) -> tuple[int, ...]:
-        """Output dimension -> group dimension or FIXED."""
-        return tuple(FIXED if d == FIXED else self.place[d] for d in self.out_align)
-
-    def __repr__(self) -> str:
-        return f"Root({self.node.name}:{self.node.op}{'' if self.part is None else f'[{self.part}]'})"
-
-
-class Group:
-    """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes."""
-
-    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "extern", "position", "needs",
-                 "number")
-
-    def __init__(self, device: torch.device | None) -> None:
-        self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
-        self.mask = self.anc = 0
-        self.needs = []
-        self.reads, self.split, self.extern, self.position = set(), None, None, 0
-
-    def __repr__(self) -> str:
-        return f"Group({self.members or self.extern})"
-
-
 class Schedule:
-    """The result: ``order`` is the groups in execution order; ``stored``: the nodes that get a buffer; ``home``: node
-    -> its group(s)' roots."""
+    """The result: ``order`` is the groups and library calls in execution order; ``stored``: the nodes that get a
+    buffer; ``roots``: node -> its roots; ``calls``: node -> the library call that makes it."""
 
     def __init__(self) -> None:
-        self.order, self.stored, self.roots = [], set(), {}
-        self.users = {}
+        self.order, self.stored, self.roots, self.calls = [], set(), {}, {}
 
 
 def _edge_numel(user: Node, index: int) -> int:
@@ -288,9 +225,9 @@ class _Fuser:
         self.trees = _Trees(graph, self.users, self.wanted)
         self.inlined = self.trees.inlined
         self.roots = {}       # node -> its roots (several for the operands of a concatenation)
-        self.extern = {}      # extern node -> its group
+        self.calls = {}       # node of the library -> its call
         self.groups = []
-        self.by_bit = []      # bit number -> root or extern group
+        self.by_bit = []      # bit number -> root or library call
         self.enabled = True
 
     # reachability
@@ -313,9 +250,8 @@ class _Fuser:
         """The groups that must run before a root, with the (producer root, alignment) pairs that could join."""
         groups, edges = {}, []
         for node, aligns in root.reads.items():
-            if node in self.extern:
-                g = self.extern[node]
-                groups[id(g)] = g
+            if node in self.calls:
+                groups[id(self.calls[node])] = self.calls[node]
             for q in self.roots.get(node, ()):
                 groups[id(q.group)] = q.group
                 if q.part is None:
@@ -349,7 +285,7 @@ class _Fuser:
 
     def _joins(self, root: Root, g: Group) -> tuple[dict[int, int], bool, frozenset[int], str | None] | None:
         """The place (domain -> group dimension) with which ``root`` can join ``g``, or None. Changes nothing."""
-        if g.extern is not None or g.device != root.node.type.device or len(g.members) >= MAX_MEMBERS:
+        if g.device != root.node.type.device or len(g.members) >= MAX_MEMBERS:
             return None
         if len(g.reads | set(root.reads)) > MAX_READS:
             return None
@@ -433,7 +369,7 @@ class _Fuser:
         anc = 0
         for g in groups.values():
             anc |= g.mask | g.anc
-        candidates = {id(q.group): q.group for q, aligns in edges if q.group.extern is None}
+        candidates = {id(q.group): q.group for q, aligns in edges}
         joined = None
         if self.enabled:
             for g in sorted(candidates.values(), key=lambda g: -g.members[-1].position):
@@ -487,7 +423,7 @@ class _Fuser:
     def _merge(self, g: Group, other: Group, mapping: dict[int, int], related: bool) -> bool:
         """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns
         whether it was done."""
-        if g.device != other.device or g.extern or other.extern or len(g.members) + len(other.members) > MAX_MEMBERS:
+        if g.device != other.device or len(g.members) + len(other.members) > MAX_MEMBERS:
             return False
         if (len(mapping) != len(other.dims) or len(other.dims) != len(g.dims)
             or len(set(mapping.values())) != len(mapping)):
@@ -607,11 +543,10 @@ class _Fuser:
             changed = written.setdefault(base_of(o.node), set())
             if o.mutates is not None:
                 changed.add(self.graph.inputs[o.mutates])
-        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups)) | {base_of(i)
-            for g in self.groups if g.extern is not None for i in g.extern.inputs}
+        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups))
         alike: dict = {}
         for g in list(self.groups):
-            if g.extern is not None or g.reduced or not all(m.node in written and m.node not in read and m.part is None
+            if not g.members or g.reduced or not all(m.node in written and m.node not in read and m.part is None
                                                             for m in g.members):
                 continue
             if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > devices.backend(g.device).largest_update:
@@ -635,11 +570,9 @@ class _Fuser:
                 continue
             if n.op in EXTERN:
                 if n.op == "getitem":
-                    self.extern[n] = self.extern[n.inputs[0]]
+                    self.calls[n] = self.calls[n.inputs[0]]
                     continue
-                g = Group(None)
-                g.extern, g.position = n, position
-                self.extern[n] = g
+                g = self.calls[n] = LibraryCall(n, position)
                 self._new_bit(g)
                 for i in n.inputs:
                     for r in self._requires(base_of(i)):
@@ -669,12 +602,12 @@ class _Fuser:
     def _requires(self, base: Node) -> list[Group]:
         """The groups that must have run before a base value can be used as a tensor."""
         if base.op in EXTERN:
-            return [self.extern[base]] if base in self.extern else []
+            return [self.calls[base]] if base in self.calls else []
         return [r.group for r in self.roots[base]]
 
     def _finish(self) -> Schedule:
         s = Schedule()
-        s.roots, s.users = self.roots, self.users
+        s.roots, s.calls = self.roots, self.calls
         stored = s.stored
         for n in self.wanted:
             if n.op not in EXTERN:
@@ -721,18 +654,16 @@ class _Fuser:
         label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
         last = {}
         for k, g in enumerate(order):
-            for node in {node for m in g.members for node in m.reads} | {base_of(i)
-                for i in (g.extern.inputs if g.extern is not None else ())}:
-                last[node] = k
+            last.update(dict.fromkeys(g.reads, k))
         keys = sorted(label.values())
         for k in reversed(range(len(order))):
             g = order[k]
             readers = after.get(id(g), ())
-            if g.extern is not None or not readers:
+            if not readers:
                 continue
             first = min(label[id(d)] for d in readers)
             made = sum(_bytes(node) for node in {m.node for m in g.members} & stored)
-            freed = sum(_bytes(node) for node in {node for m in g.members for node in m.reads} if last[node] == k)
+            freed = sum(_bytes(node) for node in g.reads if last[node] == k)
             at = bisect.bisect_left(keys, first)
             low = keys[at - 1] if at else first - (1 << _LABEL_BITS)
             if made > freed and low != label[id(g)] and first - low > 1:
@@ -743,7 +674,7 @@ class _Fuser:
 
     def _alive(self, g: Group) -> Group:
         """The group that an earlier noted group has become part of."""
-        return g if g.extern is not None else self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
+        return self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
 
 
 def _bytes(node: Node) -> int:

@@ -221,6 +221,13 @@ def base_of(node: Node) -> Node:
     return node
 
 
+def unaliased(node: Node) -> Node:
+    """The node whose very elements ``node`` shows."""
+    while info(node.op).is_whole_view:
+        node = node.inputs[0]
+    return node
+
+
 def offset_in_base(node: Node) -> int:
     """The element offset of a view in its base."""
     total = 0

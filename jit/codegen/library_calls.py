@@ -1,12 +1,12 @@
-"""What the planner needs to know of an operator of the library: its arguments, and whether its result may be memory of
-an argument."""
+"""What the planner needs to know of an operator of the library: its arguments, whether its result may be memory of
+an argument, and whether it can write into memory of ours."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING
 
-from .. import torch_private
+from .. import devices, torch_private
 from ..graph.ir import operator
 from ..graph.op_info import op_info
 
@@ -44,3 +44,10 @@ def returns_alias(node: Node) -> bool:
         return True  # a permutation of its operand
     return (node.op != "aten_call" or node.attrs["target"] == REPLAY
             or _operator_returns_alias(node.attrs["target"], node.attrs["overload"]))
+
+
+def out_form(node: Node) -> str | None:
+    """The overload of a library call that writes into a given tensor, or None."""
+    if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
+        return None
+    return op_info(node.attrs["target"]).out_form if node.attrs["overload"] == "" else None

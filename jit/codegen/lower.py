@@ -27,9 +27,9 @@ from .indexing import FIXED, VIEWS, linear
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
     from ..graph.ir import Node
-    from .fusion import Group, Root
+    from .buffers import Storage
+    from .groups import Group, Root
     from .loops import Axis, Kernel, KernelBuilder
-    from .planner import Storage
 
 LOWER = {}
 HALF = loops.HALF
@@ -65,7 +65,7 @@ class Emitter:
     """Builds the kernel of one group.
 
     Args:
-        group: a fusion.Group that is not extern.
+        group: a Group.
         places: function (node) -> Place of a stored value, or None for a value that is only computed here.
         stored: the nodes whose buffers this group writes.
         stage: None for a whole kernel; 1 or 2 for the stages of a split reduction.

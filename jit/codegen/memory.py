@@ -1,4 +1,4 @@
-"""Where intermediate buffers lie: one arena per plan, with offsets assigned by lifetime, and in-place reuse.
+"""Where intermediate buffers lie: one arena per plan, with offsets assigned by lifetime.
 
 Buffers are visited in order of their first use and take the smallest free gap that fits. Sizes that hold symbols cannot
 be compared for all values, so such a buffer only takes the place of a dead one of the very same size; they lie behind
@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..graph import dims
-from . import indexing
 from .loops import index_key
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
     from ..graph.ir import TensorType
-    from .fusion import Group
 
 
 @dataclass
@@ -120,12 +118,3 @@ def storage_numel(t: TensorType) -> object:
     for n, s in zip(t.shape, t.strides):
         total = total + (n - 1) * s
     return total
-
-
-def in_step(group: Group, reader, align: tuple[int, ...] | None, place_of_store) -> bool:
-    """Whether a read of ``reader`` with this alignment visits each element in the iteration that stores the element of
-    the same index."""
-    if align is None:
-        return False
-    place = tuple(indexing.FIXED if d == indexing.FIXED else reader.place[d] for d in align)
-    return place == place_of_store

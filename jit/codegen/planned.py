@@ -11,24 +11,16 @@ import torch
 from .. import devices
 from ..graph import dims
 from ..graph.ir import Ref
-from ..graph.op_info import op_info
 from ..runtime.steps import Alloc, Argument, Aten, Call, Check, Const, Flag, Reg, Regs, Several, Slot, Slots, Vjp
 from . import failing
-from .library_calls import REPLAY, arguments_of
+from .library_calls import REPLAY, arguments_of, out_form
 from .lower import ERROR
 from .target import target_of
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
+    from .buffers import Storage
     from .emit_plan import PlanWriter
-    from .planner import Storage
-
-
-def out_form(node: Node) -> str | None:
-    """The overload of a library call that writes into a given tensor, or None."""
-    if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
-        return None
-    return op_info(node.attrs["target"]).out_form if node.attrs["overload"] == "" else None
 
 
 @dataclass(frozen=True)
@@ -89,8 +81,8 @@ class CallLibrary:
             return
         args, form = _arguments(writer, target, overload, given, node), out_form(node)
         if form:
-            slot = writer.begin(writer.p.storages[node])
-            writer.add(Aten(target, form, (*args, Slot(slot)), (writer.p.new_slot(),), (None,), failing.manners(node),
+            slot = writer.begin(writer.storages[node])
+            writer.add(Aten(target, form, (*args, Slot(slot)), (writer.new_slot(),), (None,), failing.manners(node),
                             (slot,)))
         else:
             writer.add(Aten(target, overload, args, *self._results(writer), failing.manners(node)))
@@ -108,12 +100,12 @@ class CallLibrary:
     def _results(self, writer: PlanWriter) -> tuple[tuple[int | None, ...], tuple[tuple | None, ...]]:
         """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
         says of a kernel need not be so)."""
-        node, regs, storages = self.node, writer.regs, writer.p.storages
+        node, regs, storages = self.node, writer.regs, writer.storages
         results = writer.getitems.get(node, {}) if isinstance(node.type, tuple) else {0: node}
         outs = [storages[results[i]].slot if results.get(i) in storages else None for i in range(len(node.types))]
         expect = tuple(None if t is None or o is None else (regs.regs(t.shape), regs.regs(t.strides), t.dtype)
                        for t, o in zip(node.types, outs))
-        return tuple(o if o is not None or t is None else writer.p.new_slot() for o, t in zip(outs, node.types)), expect
+        return tuple(o if o is not None or t is None else writer.new_slot() for o, t in zip(outs, node.types)), expect
 
 
 def _arguments(writer: PlanWriter, target: str, overload: str, given: tuple[object, ...],

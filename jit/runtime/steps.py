@@ -37,7 +37,8 @@ class _Recorded:
 
     def record(self) -> tuple:
         """What the native executor is given: the kind, then the fields in order."""
-        return (self.kind, *[_record(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore[arg-type]
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return (self.kind, *[_record(getattr(self, f.name)) for f in fields])
 
 
 def _record(value: Any) -> Any:

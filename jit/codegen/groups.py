@@ -1,0 +1,150 @@
+"""What a schedule is made of: kernels, as groups of graph nodes, and library calls, one interface for both.
+
+A *root* is a computation that gets a place of its own in a kernel: a reduction, a value that must be stored, or one
+that is too dear to compute in each of its readers. A *group* is a set of roots over one iteration space, that is, one
+kernel. Whoever walks a schedule asks its steps for ``members``, ``reads``, ``may_fail`` and the like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Union
+
+from ..graph.prims import REDUCTIONS, info
+from .indexing import FIXED, base_of, is_one
+from .library_calls import returns_alias
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..graph.ir import Node
+    from .planner import Planner
+
+
+class Root:
+    """A computation placed in a group.
+
+    ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it
+    reduces or scans. ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it)
+    materialises. ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain
+    dimensions to group dimensions.
+    """
+
+    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
+                 "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
+
+    def __init__(self, node: Node, position: int, part: int | None = None) -> None:
+        self.node, self.position, self.part = node, position, part
+        self.source = node if part is None else node.inputs[part]
+        self.reduced, self.after, self.group, self.place = (), False, None, None
+        self.domain = self.source.type.shape
+        self.strides, self.offset = node.type.strides, 0
+        if part is not None:
+            dim = node.attrs["dim"]
+            for earlier in node.inputs[:part]:
+                self.offset = self.offset + earlier.type.shape[dim] * node.type.strides[dim]
+        rank = len(self.domain)
+        self.out_align = tuple(FIXED if is_one(s) else d for d, s in enumerate(self.domain))
+        if node.op in REDUCTIONS and part is None:
+            self.domain = node.inputs[0].type.shape
+            rank = len(self.domain)
+            self.reduced = tuple(d for d in node.attrs["dims"] if not is_one(self.domain[d]))
+            kept = [d for d in range(rank) if node.attrs["keepdim"] or d not in node.attrs["dims"]]
+            self.out_align = tuple(FIXED if d in node.attrs["dims"] or is_one(self.domain[d]) else d for d in kept)
+        elif node.op == "cumsum" and part is None:
+            self.reduced = (node.attrs["dim"],) if rank and not is_one(self.domain[node.attrs["dim"]]) else ()
+
+    @property
+    def needs_row(self) -> bool:
+        """Whether its value needs all of a row: a reduction or a scan."""
+        return bool(self.reduced)
+
+    def out_place(self) -> tuple[int, ...]:
+        """Output dimension -> group dimension or FIXED."""
+        return tuple(FIXED if d == FIXED else self.place[d] for d in self.out_align)
+
+    def __repr__(self) -> str:
+        return f"Root({self.node.name}:{self.node.op}{'' if self.part is None else f'[{self.part}]'})"
+
+
+class Group:
+    """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes;
+    ``reads``: all that the roots read."""
+
+    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number")
+
+    may_alias = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
+        self.mask = self.anc = self.position = 0
+        self.needs, self.reads, self.split = [], set(), None
+
+    def __repr__(self) -> str:
+        return f"Group({self.members})"
+
+    def library_results(self, parts: dict[Node, list[Node]]) -> tuple:
+        return ()
+
+    def outside(self, roots: dict[Node, list[Root]]) -> list[Node]:
+        """The values that it reads from memory, once for each root that does."""
+        return [node for m in self.members for node in m.reads
+                if node.op == "cat" or not any(q.group is self for q in roots.get(node, ()))]
+
+    def may_fail(self, stored: Container[Node]) -> bool:
+        """Whether the kernel reads at positions that tensors say, which it checks."""
+        inner = {m.node for m in self.members}
+        seen, stack = set(), list(inner)
+        while stack:
+            n = stack.pop()
+            if info(n.op).checks:
+                return True
+            if n not in seen and (n in inner or n not in stored):
+                seen.add(n)
+                stack.extend(n.inputs)
+        return False
+
+    def plan(self, planner: Planner, t: int) -> None:
+        planner.run_kernels(self, t)
+
+
+class LibraryCall:
+    """A node that the library computes."""
+
+    __slots__ = ("node", "mask", "anc", "reads", "position", "needs", "number")
+
+    members = ()
+
+    def __init__(self, node: Node, position: int) -> None:
+        self.node, self.position, self.mask, self.anc, self.needs = node, position, 0, 0, []
+        self.reads = {base_of(i) for i in node.inputs}
+
+    def __repr__(self) -> str:
+        return f"LibraryCall({self.node.name}:{self.node.op})"
+
+    @property
+    def group(self) -> LibraryCall:
+        """What it has become part of: itself, always."""
+        return self
+
+    @property
+    def may_alias(self) -> bool:
+        """Whether its results may share memory with its operands, and start anywhere in it."""
+        return returns_alias(self.node)
+
+    def library_results(self, parts: dict[Node, list[Node]]) -> Sequence[Node]:
+        """The nodes that stand for its results. ``parts``: those that pick one of several results."""
+        return parts.get(self.node, ()) if isinstance(self.node.type, tuple) else (self.node,)
+
+    def outside(self, roots: dict[Node, list[Root]]) -> list[Node]:
+        return [base_of(i) for i in self.node.inputs]
+
+    def may_fail(self, stored: Container[Node]) -> bool:
+        """Always: the library may refuse values that it cannot compute with, and needs memory of its own."""
+        return self.node.op == "aten_call"
+
+    def plan(self, planner: Planner, t: int) -> None:
+        planner.call_library(self)
+
+
+Step = Union[Group, LibraryCall]

@@ -1,0 +1,50 @@
+"""From which step of a schedule to which one each value's memory is needed, and of which kind that memory is.
+
+A value that the caller gets, or whose memory the library may share, has a tensor of its own; any other one that a
+kernel makes has a part of the arena.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .buffers import nbytes
+from .indexing import base_of
+from .library_calls import out_form
+
+if TYPE_CHECKING:
+    from .buffers import Buffers
+
+
+def find_lifetimes(b: Buffers) -> None:
+    """Fill in ``storages``, ``uses`` and ``aliased``."""
+    order, stored, end = b.schedule.order, b.schedule.stored, len(b.schedule.order)
+    for n in b.graph.inputs:
+        b.storages[n] = b.add("input", n.type)
+    parts: dict = {}
+    for n in b.graph.nodes:
+        if n.op == "getitem":
+            parts.setdefault(n.inputs[0], []).append(n)
+    for t, step in enumerate(order):
+        for n in step.library_results(parts):
+            s = b.storages[n] = b.add("extern", n.type, t)
+            s.loose = step.may_alias
+        for n in step.outside(b.schedule.roots):
+            b.uses.setdefault(n, []).append(t)
+        if step.may_alias:
+            b.aliased |= step.reads
+    own = {base_of(o.node) for o in b.graph.outputs if o.mutates is None}
+    for n in [*own, *[base_of(o.node) for o in b.graph.outputs if o.mutates is not None]]:
+        b.uses.setdefault(n, []).append(end)
+    own |= b.aliased
+    for n, s in b.storages.items():
+        if s.kind == "extern":
+            s.last = max([s.first, *b.uses.get(n, ())])
+            if out_form(n):  # it writes into memory of ours
+                s.kind, s.nbytes = "alloc" if n in own else "temp", nbytes(n.type)
+    for t, step in enumerate(order):
+        for n in [m.node for m in step.members if m.node in stored]:
+            if n not in b.storages:
+                s = b.storages[n] = b.add("alloc" if n in own else "temp", n.type, t, max([t, *b.uses.get(n, ())]))
+                s.nbytes = nbytes(n.type)
+            b.storages[n].last = max(b.storages[n].last, t)
