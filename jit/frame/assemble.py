@@ -71,6 +71,7 @@ class Assembler:
         self.positions = (first_line, first_line, None, None)
         self._handler = None
         self._temporaries = 0
+        self.blocks: list[tuple[int, str]] = []  # the index of a block's first instruction, until finish: its offset
         if self.freevars:
             self.emit("COPY_FREE_VARS", len(self.freevars))
         for cell in self.cellvars:
@@ -146,6 +147,10 @@ class Assembler:
         new = Label(name)
         self.place(new)
         return new
+
+    def block(self, name: str) -> None:
+        """What follows is the block ``name``, until the next one."""
+        self.blocks.append((len(self.instructions), name))
 
     @contextlib.contextmanager
     def handler(self, label: Label, push_lasti: bool = False, depth: int | None = None) -> Iterator[None]:
@@ -406,10 +411,13 @@ class Assembler:
             if handler is not None:
                 handler = (self._index(handler[0]), *handler[1:])
             out.append(Instr(op, instr.arg, -1, instr.line, instr.positions, target, handler))
-        return _encode.encode(out, name=self.name, filename=self.filename, varnames=self.argnames,
+        offsets: list = []
+        code = _encode.encode(out, name=self.name, filename=self.filename, varnames=self.argnames,
                               cellvars=self.cellvars, freevars=self.freevars, argcount=self.argcount,
                               posonly=self.posonly, kwonly=self.kwonly, flags=self.flags, qualname=self.qualname,
-                              first_line=self.first_line, doc=self.doc)
+                              first_line=self.first_line, doc=self.doc, offsets=offsets)
+        self.blocks = [(offsets[index], name) for index, name in self.blocks if index < len(offsets)]
+        return code
 
     def _index(self, label: Label) -> int:
         if label.index is None:

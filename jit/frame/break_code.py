@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import NeedsEager, Unsupported
 from ..runtime import native
 from .assemble import Assembler
+from .blocks import LET_GO, RETURN
 from .canonical import JUMP, OPS, STOP
 from .decode import decode
 from .executor import NULL
@@ -90,12 +91,26 @@ def handles_exception(stack: list[Value]) -> bool:
     return any(isinstance(v, Previous) for v in stack)
 
 
-class BreakCode:
-    """Emits one break through the chain of ``Broken`` frames, the outermost first."""
+class Return:
+    """The end of a rewritten function that has captured the frame to its end."""
 
-    def __init__(self, e: Emitter, session: Session, settings: Settings, chain: list[Broken],
-                 go_on: object = None) -> None:
-        self.e, self.session, self.settings, self.chain, self.go_on = e, session, settings, chain, go_on
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def load(self, e: Emitter) -> None:
+        """REBUILD: what is returned is on the stack."""
+        e.load(self.value)
+
+    def leave(self, e: Emitter, asm: Assembler) -> None:
+        asm.block(RETURN)
+        asm.return_value()
+
+
+class BreakCode:
+    """The end of one that breaks, in the last of a chain of ``Broken`` frames, the outermost first."""
+
+    def __init__(self, session: Session, settings: Settings, chain: list[Broken], go_on: object = None) -> None:
+        self.session, self.settings, self.chain, self.go_on = session, settings, chain, go_on
         self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
 
     def check(self) -> None:
@@ -128,24 +143,25 @@ class BreakCode:
                                                              "that is inside a try or with block",
                                                              "make a list of it first", kind="iterator-escapes")
 
-    def emit(self) -> None:
+    def load(self, e: Emitter) -> None:
+        """REBUILD: the variables of frame k are in ``.lk.NAME``, its cells in ``.ck.NAME``, the exceptions that it
+        handles in ``.hk.SLOT`` and current, and the stacks of all frames on the stack, the outermost at the bottom."""
         if self.go_on is not None:
-            self.e.cmd("load_fast", self.e.argnames[0])
-            self.e.cmd("store_fast", ".generator")
+            e.cmd("load_fast", e.argnames[0])
+            e.cmd("store_fast", ".generator")
         for k, broken in enumerate(self.chain):
-            self.load_variables(k, broken.frame)
+            self.load_variables(e, k, broken.frame)
         for frame, broken in zip(self.frames, self.chain):
-            self.push_stack(frame, broken.stack)
-        self.e.cmd("defer", self.forget)
-        self.e.cmd("defer", lambda asm: emit_break(asm, self.frames, tail_call=native().TailCall))
+            self.push_stack(e, frame, broken.stack)
 
-    def forget(self, asm: Assembler) -> None:
-        """Let go of what was made on the way: from here on only the program's variables and stack keep its objects
-        alive, and a generator, say, is closed when the program drops it."""
-        e = self.e
+    def leave(self, e: Emitter, asm: Assembler) -> None:
+        """Let go of what was made on the way, so that only the program's variables and stack keep its objects alive,
+        and a generator, say, is closed when the program drops it; then do the instruction."""
+        asm.block(LET_GO)
         for name in (*e.argnames, *e.memo.values(), *e.sources.values(), *(f".out{i}" for i in range(len(e.outputs)))):
             asm.load_const(None)
             asm.store_fast(name)
+        emit_break(asm, self.frames, tail_call=native().TailCall)
 
     def break_frame(self, k: int, broken: Broken) -> BreakFrame:
         frame = broken.frame
@@ -190,8 +206,7 @@ class BreakCode:
         cells = frame.fn.code.co_cellvars + frame.fn.code.co_freevars
         return [n for n in frame.locals if n in live and n not in cells]
 
-    def load_variables(self, k: int, frame: Frame) -> None:
-        e = self.e
+    def load_variables(self, e: Emitter, k: int, frame: Frame) -> None:
         for name in self.live(frame):
             e.load(frame.locals[name])
             e.cmd("store_fast", f".l{k}.{name}")
@@ -206,8 +221,7 @@ class BreakCode:
                 e.load(value)
                 e.cmd("store_fast", f".v{k}.{first}")
 
-    def push_stack(self, frame: BreakFrame, stack: list[Value]) -> None:
-        e = self.e
+    def push_stack(self, e: Emitter, frame: BreakFrame, stack: list[Value]) -> None:
         for i, value in enumerate(stack):
             if value is NULL:
                 e.push_null()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import dis
+import functools
 import inspect
 import time
 import types
@@ -21,7 +22,8 @@ from ..errors import EagerRaises, NeedsEager, PassError, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library, opcodes  # noqa: F401  (the latter two fill the tables of rules)
 from . import source as src
-from .break_code import BreakCode, Broken
+from .blocks import READ_BACK, listing
+from .break_code import BreakCode, Broken, Return
 from .emit import Emitter
 from .executor import Frame, Returned
 from .states import attention
@@ -263,14 +265,13 @@ class Capture:
         return e
 
     def finish_return(self, value: Value) -> Captured:
-        e = self.emitter()
-        e.replay(self.session.effects.to_replay())
-        e.load(value)
-        e.cmd("return_value")
-        return self.assemble(e)
+        return self.assemble(Return(value))
 
-    def assemble(self, e: Emitter) -> Captured:
-        s = self.session
+    def assemble(self, ending: Return | BreakCode) -> Captured:
+        """Compile what was captured, and write the function that runs it and ends so."""
+        s, e = self.session, self.emitter()
+        e.replay(s.effects.to_replay())
+        ending.load(e)
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
             raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is "
                              "collected",
@@ -305,9 +306,11 @@ class Capture:
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.
         repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)
-        if e.uncertain and not repeatable and not self.settings.fullgraph:
-            # What raises behind the graph comes too late: the program has to be interrupted there.
-            raise assumptions.Reconsider("uncertain")
+        if READ_BACK in e.failing and not repeatable:
+            # What raises behind the graph comes too late: the program has to be interrupted there, if it may be.
+            if not self.settings.fullgraph:
+                raise assumptions.Reconsider("uncertain")
+            e.failing.discard(READ_BACK)
         if attention.is_read(graph):
             s.guards.state.read.add("attention")
         plan, inputs = None, []
@@ -317,10 +320,10 @@ class Capture:
             plan, inputs = self.settings.compile_graph(graph, s.recording.inputs, s, gradient)
             if not graph.outputs:
                 e.outputs = []
-        target = e.finish(plan, inputs, self.code.co_name, eager_target(self.fn), repeatable)
+        target = e.finish(plan, inputs, self.code.co_name, repeatable, functools.partial(ending.leave, e))
         if bytecode_log:
             bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\n"
-                         f"rewritten:\n{dis.Bytecode(target.__code__).dis()}")
+                         f"rewritten:\n{listing(target)}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks,
                         [v.source for v in s.recording.inputs], sees_tensors=self.sees_tensors(), check=check,
                         doubt=self.doubt)
@@ -370,12 +373,9 @@ class Capture:
             innermost.frame.stack = list(innermost.stack)
             code = None
             try:
-                e = self.emitter()
-                e.replay(self.session.effects.to_replay())
-                code = BreakCode(e, s, self.settings, chain, self.continuation())
+                code = BreakCode(s, self.settings, chain, self.continuation())
                 code.check()
-                code.emit()
-                return self.assemble(e)
+                return self.assemble(code)
             except NeedsEager:
                 raise
             except Unsupported as problem:

@@ -1,13 +1,16 @@
 """From values back to bytecode: the rewritten function that runs the graph, replays the effects and rebuilds what is
 live.
 
-Commands are recorded first, because what the graph has to return is known only when everything that is rebuilt has been
-seen; ``finish`` then puts the graph call in front and assembles.
+Commands are recorded first, each in its block (``jit.frame.blocks``), because what the graph has to return is known
+only when everything that is rebuilt has been seen; ``finish`` then writes the blocks in order.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import types
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable
 
 import torch
@@ -15,13 +18,15 @@ import torch
 from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
-from ..graph.results import Called, Detached, OneOfSeveral, Result, Shown
+from ..graph.handles import TensorHandle
+from ..graph.recipes import Result
 from ..runtime import facts, native
 from ..runtime.holding import holding
-from ..runtime.numbers import load_numbers
 from ..runtime.spent import refuse_backward, spent
+from . import blocks
 from . import source as src
 from .assemble import Assembler, function_from
+from .blocks import ARGUMENTS, ASSUMPTION, COMPUTE, DERIVE, EFFECTS, HISTORY, READ_BACK, REBUILD, RESULTS, WRITE_BACK
 from .values.base import Value
 from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
@@ -31,12 +36,13 @@ from .values.objects import DELETED, ObjectValue
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
-    from ..graph.handles import TensorHandle
-    from ..graph.results import Selected
+    from .assemble import Label
     from .numbers import Integers
     from .session import Session
     from .source import Source
+    from .values.deferred import Deferred
     from .values.functions import FunctionValue
+    from .values.numbers import FloatValue
     from .values.tensor import TensorValue
 
 
@@ -49,29 +55,6 @@ def write_recorded(target: torch.Tensor, value: torch.Tensor) -> None:
     """``target.copy_(value)``, recorded by autograd."""
     with torch.enable_grad():
         target.copy_(value)
-
-
-def select(source: torch.Tensor, index: tuple, recorded: bool, view: tuple | None) -> torch.Tensor:
-    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad
-    mode."""
-    with torch.set_grad_enabled(recorded):
-        part = source[index]
-        if view is None:
-            return part
-        sizes, strides, offset = view
-        return part.as_strided(sizes, strides, part.storage_offset() + offset)
-
-
-def shown(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recorded: bool) -> torch.Tensor:
-    """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad
-    mode."""
-    with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
-        return member.as_strided(sizes, strides, member.storage_offset() + offset)
-
-
-def called(operator, source: torch.Tensor, arguments: tuple, index: int) -> torch.Tensor:
-    """One of the results of ``operator(source, *arguments)``."""
-    return operator(source, *arguments)[index]
 
 
 def put_back_version(tensor: torch.Tensor) -> None:
@@ -89,19 +72,30 @@ class CyclicValue(Unsupported):
 
 
 class Emitter:
-    """Records the body of the rewritten function.
+    """Records the blocks of the rewritten function.
+
+    Between two blocks the stack is empty, but for the plan's results behind COMPUTE, and for what REBUILD leaves to the
+    end of the function. All else that a block leaves to others is in locals: the arguments in ``.a0`` and so on, the
+    results of the graph in ``.out0`` and so on, the rest in ``.t1`` and so on.
 
     Attributes:
+        blocks: the commands of each block.
+        block: the one that commands go into, and ``commands`` its newest ones; REBUILD if not said otherwise.
+        failing: blocks in which something is called that may raise by what data say.
         outputs: tensor values that the graph has to return, in order; they are unpacked into ``.out0`` and so on.
         original: the function that does what the rewritten one does, in eager, with the same arguments.
+        memo: key of a value -> the local that holds its object once it is made.
+        computed: what is computed once, in ARGUMENTS or READ_BACK -> its local.
+        overwritten, spent: see ``set_histories``; ``derived``: how some outputs are made, see graph/results.py.
     """
 
     def __init__(self, session: Session, code: types.CodeType, arguments: int, original: Callable) -> None:
         self.session, self.code = session, code
         self.argnames = [f".a{i}" for i in range(arguments)]
-        self.prelude: list[tuple] = []
+        self.blocks: dict[blocks.Block, list[tuple]] = {block: [] for block in blocks.ORDER}
+        self.block, self.commands = REBUILD, self.blocks[REBUILD]
+        self.failing: set[blocks.Block] = set()
         self.sources: dict = {}
-        self.commands: list[tuple] = []
         self.outputs: list = []
         self.output_index: dict = {}
         self.memo: dict = {}
@@ -109,21 +103,33 @@ class Emitter:
         self.temporaries = 0
         self.code_globals: dict | None = None
         self.unfilled: dict[tuple, list] = {}
-        self.computed: dict[tuple, str] = {}
+        self.computed: dict[object, str] = {}
         self.original = original
-        self.required: str | None = None
-        self.after_graph: list[tuple] = []
         self.overwritten: tuple = ()  # (position among the outputs, why a backward from it raises)
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
-        self.written: list[tuple] = []
-        self.derived: list = []  # how some of the outputs are made from others; see graph/results.py
-        self.doubt = None
-        self.uncertain = False  # whether a call that is made after the graph may raise
+        self.derived: list = []
 
     # -- recording ------------------------------------------------------------------------------------------------
 
     def cmd(self, name: str, *args: object) -> None:
+        if name in blocks.CHANGES:
+            raise blocks.BlockError(f"{name} changes what may have been there before the call")
         self.commands.append((name, args))
+
+    @contextlib.contextmanager
+    def into(self, block: blocks.Block, fails: bool = False) -> Iterator[None]:
+        """What is emitted inside goes to the end of a block, behind what it needs there itself. ``fails``: it may
+        raise, or leave for the original function."""
+        if fails and not block.fails:
+            raise blocks.BlockError(f"what may fail is called in the block {block.name!r}")
+        kept, self.block, self.commands = (self.block, self.commands), block, []
+        try:
+            yield
+            self.blocks[block] += self.commands
+        finally:
+            self.block, self.commands = kept
+        if fails:
+            self.failing.add(block)
 
     def load_const(self, obj: object) -> None:
         self.cmd("load_const", obj)
@@ -142,21 +148,16 @@ class Emitter:
         return f".t{self.temporaries}"
 
     def memoised(self, value: Value) -> bool:
-        return self.key(value) in self.memo
-
-    @staticmethod
-    def key(value: Value) -> tuple:
-        return value.identity() if not isinstance(value, Constant) else ("constant", id(value))
+        return value.memo_key() in self.memo
 
     def load(self, value: Value) -> None:
         """Emit bytecode that pushes the object of a value; a value that is rebuilt is built once."""
         if type(value) is Constant:
             self.load_known(value, value.value)
             return
-        key = self.key(value)
-        name = self.memo.get(key)
-        if name is not None:
-            self.cmd("load_fast", name)
+        key = value.memo_key()
+        if key in self.memo:
+            self.cmd("load_fast", self.memo[key])
             return
         if key in self.building:
             raise CyclicValue(value, key)
@@ -166,35 +167,27 @@ class Emitter:
             value.emit(self)
         except CyclicValue as cycle:
             self.building.discard(key)
-            if cycle.key != key or not isinstance(value, (ListValue, DictValue)) or value.cls not in (list, dict):
+            steps = value.steps() if cycle.key == key else None
+            if steps is None:
                 raise
             del self.commands[start:]
             for name in list(self.memo)[known:]:
                 del self.memo[name]
-            self.build_in_steps(value, key)
+            self.build_in_steps(value, *steps)
             return
         self.building.discard(key)
         made = [name for name, _ in self.commands[start:]]
         if key not in self.memo and made not in (["load_fast"], ["load_const"]) and not value.is_const():
-            self.remember(key)
+            self.remember(value)
             self.keep_alive(value)
 
-    def build_in_steps(self, value: Value, key: tuple[str, int]) -> None:
+    def build_in_steps(self, value: Value, empty: str, rows: list[tuple]) -> None:
         """A new list or dict that contains itself: made empty, then filled."""
-        self.cmd("build_list" if value.cls is list else "build_dict", 0)
-        self.remember(key)
+        self.cmd(empty, 0)
+        self.remember(value)
         self.keep_alive(value)
-        name = self.memo[key]
-        rows = [(list.append, [v]) for v in value.elements] if value.cls is list else [
-            (dict.__setitem__, [k, v]) for k, v in value.entries.values()]
         for method, arguments in rows:
-            self.push_null()
-            self.load_const(method)
-            self.cmd("load_fast", name)
-            for v in arguments:
-                self.load(v)
-            self.cmd("call", 1 + len(arguments), ())
-            self.cmd("pop")
+            self.fill(method, value, *(functools.partial(self.load, v) for v in arguments))
 
     def load_known(self, value: Value, obj: object) -> None:
         """The object of a value that code may hold, such as a number, a class or a function: itself where it is known
@@ -211,10 +204,10 @@ class Emitter:
     def keep_alive(self, value: Value) -> None:
         self.session.heap.keep(value)
 
-    def remember(self, key: tuple) -> None:
-        """Store the top of the stack in a temporary for later loads, leaving it on the stack."""
-        name = self.temporary()
-        self.memo[key] = name
+    def remember(self, value: Value) -> None:
+        """Store the top of the stack, which is the object of a value, in a temporary for later loads, leaving it on the
+        stack."""
+        name = self.memo[value.memo_key()] = self.temporary()
         self.cmd("copy", 1)
         self.cmd("store_fast", name)
 
@@ -230,12 +223,10 @@ class Emitter:
         if name is None:
             if source.base is not None and source.guarded and not self.session.guards.reaches(source):
                 self.session.guards.add(source, facts.Present())  # what is read without a fact has to be there
-            body, self.commands = self.commands, []
-            source.load(self)
-            name = self.sources[source] = self.temporary()
-            self.cmd("store_fast", name)
-            self.prelude += self.commands
-            self.commands = body
+            with self.into(ARGUMENTS):
+                source.load(self)
+                name = self.sources[source] = self.temporary()
+                self.cmd("store_fast", name)
         self.cmd("load_fast", name)
 
     def load_base(self, source: Source) -> None:
@@ -247,19 +238,48 @@ class Emitter:
         else:
             self.load_source(source.base)
 
-    def call(self, fn: object, *arguments: object) -> None:
-        """Push ``fn(*arguments)`` for constants, and functions that push what they stand for."""
+    def const(self, obj: object) -> Callable[[], None]:
+        """An argument of ``call``."""
+        return functools.partial(self.load_const, obj)
+
+    def local(self, name: str) -> Callable[[], None]:
+        return functools.partial(self.cmd, "load_fast", name)
+
+    def call(self, fn: object, *arguments: Callable[[], None], kwnames: tuple = ()) -> None:
+        """Push ``fn(*arguments)``: a function that changes nothing that was there before the call, of what each of
+        ``arguments`` pushes when it is called, the last ones by their names."""
+        if blocks.changes(fn):
+            raise blocks.BlockError(f"{fn} changes what may have been there before the call")
+        self.call_any(fn, arguments, kwnames)
+
+    def call_any(self, fn: object, arguments: Sequence[Callable[[], None]], kwnames: tuple = ()) -> None:
         self.push_null()
         self.load_const(fn)
-        for argument in arguments:
-            argument() if isinstance(argument, types.FunctionType) else self.load_const(argument)
-        self.cmd("call", len(arguments), ())
+        for push in arguments:
+            push()
+        self.cmd("call", len(arguments), kwnames)
 
-    def load_source_or_const(self, value: Value) -> None:
-        """A real object: by its source, or itself where the guards pin its identity and the code may hold it
-        (``holding``)."""
+    def call_const(self, fn: object, args: list[Value], kwargs: dict | None = None) -> None:
+        """Push ``fn(*args, **kwargs)`` of values."""
+        kwargs = kwargs or {}
+        self.call(fn, *(functools.partial(self.load, v) for v in (*args, *kwargs.values())), kwnames=tuple(kwargs))
+
+    def change(self, fn: object, args: list[Value]) -> None:
+        """Push ``fn(*args)``, which changes objects that may have been there before the call."""
+        if not self.block.changes:
+            raise blocks.BlockError(f"{fn} is called in the block {self.block.name!r}, which changes nothing")
+        self.call_any(fn, [functools.partial(self.load, v) for v in args])
+
+    def fill(self, fn: object, made: Value, *arguments: Callable[[], None]) -> None:
+        """``fn(made, *arguments)``, which puts something into an object that the rewritten function has made."""
+        self.call_any(fn, [self.local(self.memo[made.memo_key()]), *arguments])
+        self.cmd("pop")
+
+    def load_source_or_const(self, value: Value, real: object = None) -> None:
+        """A real object (``value.obj`` if it is not given): by its source, or itself where the guards pin its identity
+        and the code may hold it (``holding``)."""
         source = value.source
-        obj = value.real if isinstance(value, CellValue) else value.obj
+        obj = value.obj if real is None else real
         if source is None:
             self.load_const(obj)
         elif not (isinstance(source.root, src.Const) and source.watched):
@@ -284,72 +304,58 @@ class Emitter:
             self.outputs.append(tensor)
         return f".out{index}"
 
-    def require(self, tensor: torch.Tensor, doubt) -> None:
+    def require(self, tensor: TensorValue, doubt: Callable) -> None:
         """Do the call in eager where this result of the graph is false, and call ``doubt`` before."""
-        self.required, self.doubt = self.graph_output(tensor), doubt
+        required = self.graph_output(tensor)
+        with self.into(ASSUMPTION, fails=True):
+            self.cmd("load_fast", required)
+            self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
+            self.call(native().Unhooked(doubt))
+            self.cmd("pop")
+            self.run_original()
+            self.cmd("place", "holds")
 
-    def check_first(self, check, sources) -> None:
+    def check_first(self, check: Callable, sources: list[Source]) -> None:
         """Do the call in eager where ``check`` of the objects at ``sources`` is false, before anything else is done."""
-        body, self.commands = self.commands, []
-        self.push_null()
-        self.load_const(check)
-        for source in sources:
-            self.load_source(source)
-        self.cmd("call", len(sources), ())
-        self.cmd("branch", "POP_JUMP_IF_TRUE", "guessed")
-        self.run_original()
-        self.cmd("place", "guessed")
-        self.prelude += self.commands
-        self.commands = body
+        with self.into(ARGUMENTS, fails=True):
+            self.call(check, *(functools.partial(self.load_source, source) for source in sources))
+            self.cmd("branch", "POP_JUMP_IF_TRUE", "guessed")
+            self.run_original()
+            self.cmd("place", "guessed")
 
-    def load_float(self, value: Value) -> None:
+    def load_float(self, value: FloatValue) -> None:
         """A symbolic float, computed at the start; where Python's arithmetic raises, the original function runs in its
         place."""
         if value.fn is None:
             self.load_source(value.source)
         else:
-            self.load_or_give_up((value, "number"), *value.program())
+            arguments, fn = value.program()
+            self.load_or_give_up((value, "number"), fn, [functools.partial(v.emit, self) for v in arguments])
 
-    def load_plan_input(self, given: Integers | Source) -> None:
-        """An argument of the plan: what is at a source, or all its integers."""
-        if isinstance(given, src.Source):
-            self.load_source(given)
-        else:
-            program = given.program
-            self.load_or_give_up(given, program.arguments, load_numbers(len(program.arguments),
-                                                                        program.rows, given.results))
-
-    def load_or_give_up(self, key: Integers | tuple[Value, str], arguments: list[Source | Value], fn) -> None:
+    def load_or_give_up(self, key: object, fn: Callable, arguments: list[Callable[[], None]]) -> None:
         """Push ``fn(*arguments)``, computed once at the start; if that is None, the original function is what runs."""
         name = self.computed.get(key)
         if name is None:
             name = self.computed[key] = self.temporary()
-            body, self.commands = self.commands, []
-            self.push_null()
-            self.load_const(fn)
-            for argument in arguments:
-                self.load_source(argument) if isinstance(argument, src.Source) else argument.emit(self)
-            self.cmd("call", len(arguments), ())
-            self.cmd("copy", 1)
-            self.cmd("store_fast", name)
-            self.cmd("branch", "POP_JUMP_IF_NOT_NONE", name)
-            self.run_original()
-            self.cmd("place", name)
-            self.prelude += self.commands
-            self.commands = body
+            with self.into(ARGUMENTS, fails=True):
+                self.call(fn, *arguments)
+                self.cmd("copy", 1)
+                self.cmd("store_fast", name)
+                self.cmd("branch", "POP_JUMP_IF_NOT_NONE", name)
+                self.run_original()
+                self.cmd("place", name)
         self.cmd("load_fast", name)
 
-    def load_after_graph(self, value: Value, fn: object, args: list[Value], kwargs: dict[str, Value]) -> None:
+    def load_after_graph(self, value: Deferred, fn: object, args: list[Value], kwargs: dict[str, Value],
+                         may_raise: bool) -> None:
         """Push ``fn(*args, **kwargs)``, called right after the graph has run and before any change of the program's is
         made."""
         name = self.computed.get(value)
         if name is None:
             name = self.computed[value] = self.temporary()
-            body, self.commands = self.commands, []
-            self.call_const(fn, args, kwargs)
-            self.cmd("store_fast", name)
-            self.after_graph += self.commands
-            self.commands = body
+            with self.into(READ_BACK, fails=may_raise):
+                self.call_const(fn, args, kwargs)
+                self.cmd("store_fast", name)
         self.cmd("load_fast", name)
 
     def load_dim(self, dim: Dim) -> None:
@@ -362,39 +368,22 @@ class Emitter:
         elif isinstance(tree, str):
             self.load_symbol(tree)
         else:
-            symbol, a, b = tree
+            symbol, *operands = tree
+            pushes = [functools.partial(self._dim_tree, operand) for operand in operands]
             if symbol in ("max", "min"):
-                self.push_null()
-                self.load_const(max if symbol == "max" else min)
-                self._dim_tree(a)
-                self._dim_tree(b)
-                self.cmd("call", 2, ())
+                self.call(max if symbol == "max" else min, *pushes)
                 return
-            self._dim_tree(a)
-            self._dim_tree(b)
+            for push in pushes:
+                push()
             self.cmd("binary_op", symbol)
 
     def load_symbol(self, name: str) -> None:
         origin, what, *dim = self.session.varying.origins()[name]
         if what == "int":
             self.load_source(origin)
-            return
-        self.push_null()
-        self.load_const(torch.Tensor.size if what == "size" else torch.Tensor.stride)
-        self.load_source(origin)
-        self.load_const(dim[0])
-        self.cmd("call", 2, ())
-
-    def call_const(self, fn: object, args: list[Value], kwargs: dict | None = None) -> None:
-        """Push ``fn(*args, **kwargs)`` for a constant callable and values."""
-        self.push_null()
-        self.load_const(fn)
-        for a in args:
-            self.load(a)
-        kwargs = kwargs or {}
-        for v in kwargs.values():
-            self.load(v)
-        self.cmd("call", len(args) + len(kwargs), tuple(kwargs))
+        else:
+            self.call(torch.Tensor.size if what == "size" else torch.Tensor.stride,
+                      functools.partial(self.load_source, origin), self.const(dim[0]))
 
     def class_value(self, cls) -> Value:
         return ClassValue(cls)
@@ -417,39 +406,29 @@ class Emitter:
 
     def build_cell(self, value: CellValue) -> None:
         contents = value.contents
+        self.call(types.CellType)
         if contents is CellValue.UNSET:
-            self.call_const(types.CellType, [])
             return
-        self.call_const(types.CellType, [])
-        self.remember(self.key(value))
-        if isinstance(contents, ClassValue) and self.key(contents) in self.building:
-            self.unfilled.setdefault(self.key(contents), []).append(value)
+        self.remember(value)
+        if isinstance(contents, ClassValue) and contents.memo_key() in self.building:
+            self.unfilled.setdefault(contents.memo_key(), []).append(value)
             return
-        self.cmd("copy", 1)
-        self.load(contents)
-        self.cmd("swap", 2)
-        self.cmd("store_attr", "cell_contents")
+        self.attribute_of_top("cell_contents", contents)
 
     def fill_cells(self, value: Value) -> None:
         """The class on top of the stack goes into the cells that were made before it was."""
-        for cell in self.unfilled.pop(self.key(value), ()):
+        for cell in self.unfilled.pop(value.memo_key(), ()):
             self.cmd("copy", 1)
             self.load(cell)
-            self.cmd("store_attr", "cell_contents")
+            self.store_attr("cell_contents")
 
     def build_function(self, value: FunctionValue) -> None:
         """A function made while capturing: ``types.FunctionType`` with its cells, defaults and attributes."""
         closure = TupleValue(list(value._closure)) if value._closure else Constant(None)
         defaults = value._defaults or Constant(None)
-        self.push_null()
-        self.load_const(types.FunctionType)
-        self.load_const(value.code)
-        self.load_const(value.globals)
-        self.load_const(value.code.co_name)
-        self.load(defaults)
-        self.load(closure)
-        self.cmd("call", 5, ())
-        self.remember(self.key(value))
+        self.call(types.FunctionType, self.const(value.code), self.const(value.globals),
+                  self.const(value.code.co_name), *(functools.partial(self.load, v) for v in (defaults, closure)))
+        self.remember(value)
         if value._kwdefaults is not None:
             self.attribute_of_top("__kwdefaults__", value._kwdefaults)
         if value.annotations is not None:
@@ -459,38 +438,29 @@ class Emitter:
                 self.attribute_of_top(name, attr)
 
     def attribute_of_top(self, name: str, value: Value) -> None:
+        """Set an attribute of the object on top of the stack, which the rewritten function has made."""
         self.cmd("copy", 1)
         self.load(value)
         self.cmd("swap", 2)
-        self.cmd("store_attr", name)
+        self.store_attr(name)
+
+    def store_attr(self, name: str) -> None:
+        """value obj -> : an attribute of an object that the rewritten function has made."""
+        self.commands.append(("store_attr", (name,)))
 
     def build_object(self, value: ObjectValue, fn: Callable, args: list[Value],
                      fill: tuple[object, list[Value] | None] | None = None) -> None:
         """Push ``fn(*args)``, then its contents through ``fill`` = (C method, elements | None for a dict) and its
         attributes."""
         self.call_const(fn, args)
-        self.remember(self.key(value))
-        name = self.memo[self.key(value)]
+        self.remember(value)
         if fill is not None:
             method, elements = fill
-            self.push_null()
-            self.load_const(method)
-            self.cmd("load_fast", name)
-            if elements is None:
-                self.build_dict(value)
-            else:
-                self.build_tuple(elements)
-            self.cmd("call", 2, ())
-            self.cmd("pop")
+            self.fill(method, value, functools.partial(self.build_dict, value) if elements is None
+                      else functools.partial(self.build_tuple, elements))
         for attr, v in value.attrs.items():
             if v is not DELETED:
-                self.push_null()
-                self.load_const(_set_dict_entry)
-                self.cmd("load_fast", name)
-                self.load_const(attr)
-                self.load(v)
-                self.cmd("call", 3, ())
-                self.cmd("pop")
+                self.fill(_set_dict_entry, value, self.const(attr), functools.partial(self.load, v))
 
     def run_on_top(self, fn: Callable) -> None:
         """``fn(top of the stack)``, for its effect."""
@@ -500,169 +470,115 @@ class Emitter:
         self.cmd("call_on_stack", 1)
         self.cmd("pop")
 
+    # -- blocks -----------------------------------------------------------------------------------------------------
+
     def replay(self, effects: list[tuple[object, list]]) -> None:
-        """Do the logged changes, in order; what one gives that the program has is kept (``fn.gives``)."""
-        for fn, args in effects:
-            gives = getattr(fn, "gives", None)
-            self.call_const(fn if gives is None else fn.fn, args)
-            if gives is not None:
-                self.remember(self.key(gives))
-                self.keep_alive(gives)
-            self.cmd("pop")
+        """EFFECTS: the logged changes, in order; what one gives that the program has is kept (``fn.gives``). Of their
+        arguments, what the program has made is made in between, when it is first needed: an iterator over what was
+        changed before, for example. None of it runs code of the program's that could raise, but for what the program
+        itself calls here (a cached function, a logger's handlers)."""
+        with self.into(EFFECTS):
+            for fn, args in effects:
+                gives = getattr(fn, "gives", None)
+                self.change(fn if gives is None else fn.fn, args)
+                if gives is not None:
+                    self.remember(gives)
+                    self.keep_alive(gives)
+                self.cmd("pop")
 
-    def write_back(self, changed: list[tuple[int, TensorHandle]], written: list[TensorHandle], unnoted: list) -> None:
-        """Do, before anything else, what the graph leaves undone on changed inputs: write what those with a history
-        hold now, ``changed`` being (index of the input, handle on its value) for each, advance the version counters of
-        ``written``, which were changed through shared memory, and put back those of ``unnoted``, which were changed by
-        way of ``data``."""
+    def write_back(self, changed: list[tuple[int, TensorHandle]], written: list[TensorHandle],
+                   unnoted: list[TensorHandle]) -> None:
+        """WRITE_BACK, before any other change: write what inputs with a history hold now, ``changed`` being (index of
+        the input, handle on its value) for each, advance the version counters of ``written``, which were changed
+        through shared memory, and put back those of ``unnoted``, which were changed by way of ``data``."""
         recording = self.session.recording
-        body, self.commands = self.commands, []
-        for handle in unnoted:
-            self.call_const(put_back_version, [recording.tensors[id(handle)]])
-            self.cmd("pop")
-        for handle in written:
-            self.call_const(torch.autograd.graph.increment_version, [recording.tensors[id(handle)]])
-            self.cmd("pop")
-        for index, handle in changed:
-            self.call_const(write_recorded, [recording.inputs[index], recording.tensor_of(handle)])
-            self.cmd("pop")
-        self.written, self.commands = self.commands, body
+        rows = [(write_recorded, [recording.inputs[index], recording.tensor_of(handle)]) for index, handle in changed]
+        rows += [(torch.autograd.graph.increment_version, [recording.tensors[id(h)]]) for h in written]
+        rows += [(put_back_version, [recording.tensors[id(h)]]) for h in unnoted]
+        with self.into(WRITE_BACK):
+            for fn, args in rows:
+                self.change(fn, args)
+                self.cmd("pop")
 
-    def derivations(self) -> list:
-        """The commands that make ``derived``."""
-        before, self.commands = self.commands, []
-        for recipe in self.derived:
-            self.derive(recipe)
-            self.cmd("store_fast", f".out{recipe.position}")
-        made, self.commands = self.commands, before
-        return made
+    def compute(self, plan: Callable, inputs: list[Integers | Source]) -> None:
+        """COMPUTE and RESULTS: the plan's results into ``.out0`` and so on. Where the plan raises, it has changed
+        nothing, or says that it has (``native().failed``)."""
+        with self.into(COMPUTE, fails=True):
+            self.call_any(plan, [functools.partial(given.emit, self) for given in inputs])
+        with self.into(RESULTS):
+            if self.outputs:
+                self.cmd("unpack_sequence", len(self.outputs))
+                for i in range(len(self.outputs)):
+                    self.cmd("store_fast", f".out{i}")
+            else:
+                self.cmd("pop")
 
-    def derive(self, recipe: Detached | Selected | Shown | Called | OneOfSeveral) -> None:
-        """Push a result that is made from others."""
-        if type(recipe) is Detached and recipe.how == "data":
-            self.cmd("load_fast", f".out{recipe.position}")
-            self.load_attr("data")
-            return
-        self.push_null()
-        if type(recipe) is Detached:
-            self.load_const(torch.Tensor.detach)
-            self.cmd("load_fast", f".out{recipe.position}")
-            self.cmd("call", 1, ())
-            return
-        if type(recipe) is OneOfSeveral:
-            self.load_const(torch_private.one_of_several)
-            self.cmd("load_fast", f".out{recipe.position}")
-            self.cmd("call", 1, ())
-            return
-        if type(recipe) is Called:
-            self.load_const(called)
-            self.load_const(recipe.operator)
-            self.cmd("load_fast", f".out{recipe.position}")
-            self.load_const(recipe.arguments)
-            self.load_const(recipe.index)
-            self.cmd("call", 4, ())
-            return
-        if type(recipe) is Shown:
-            self.load_const(shown)
-            if recipe.member is None:
-                self.cmd("load_fast", f".out{recipe.position}")
-            else:
-                self.load(self.session.recording.tensors[id(recipe.member)])
-            for part in (recipe.sizes, recipe.strides, recipe.offset, recipe.recorded):
-                self.load_const(part)
-            self.cmd("call", 5, ())
-            return
-        self.load_const(select)
-        self.cmd("load_fast", f".out{recipe.source}")
-        for part in recipe.index:
-            if type(part) is Result:
-                self.cmd("load_fast", f".out{part.position}")
-            else:
-                self.load_const(part)
-        self.cmd("build_tuple", len(recipe.index))
-        self.load_const(recipe.recorded)
-        self.load_const(recipe.view)
-        self.cmd("call", 4, ())
+    def set_histories(self) -> None:
+        """HISTORY: results from which a backward raises, since their history was freed (``spent``), or since what it
+        needs was overwritten (``overwritten``)."""
+        with self.into(HISTORY):
+            for i in self.spent:
+                self.call(spent, self.local(f".out{i}"))
+                self.cmd("store_fast", f".out{i}")
+            for i, why in self.overwritten:
+                self.call(refuse_backward, self.local(f".out{i}"), self.const(why))
+                self.cmd("pop")
+
+    def derive(self) -> None:
+        """DERIVE: results that are made from others, and from inputs as they are behind WRITE_BACK."""
+        with self.into(DERIVE):
+            for recipe in self.derived:
+                fn, arguments = recipe.call()
+                self.call(fn, *(functools.partial(self.load_operand, v) for v in arguments))
+                self.cmd("store_fast", f".out{recipe.position}")
 
     # -- assembling -----------------------------------------------------------------------------------------------
 
-    def check_required(self) -> None:
-        """Leave by a call of the original function where the required result is false."""
-        self.cmd("load_fast", self.required)
-        self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
-        self.push_null()
-        self.load_const(native().Unhooked(self.doubt))
-        self.cmd("call", 0, ())
-        self.cmd("pop")
-        self.run_original()
-        self.cmd("place", "holds")
+    def load_operand(self, operand: object) -> None:
+        """Push what a recipe's operand stands for."""
+        _OPERANDS.get(type(operand), Emitter.load_const)(self, operand)
 
     def run_original(self) -> None:
         """Leave the rewritten function; the original one is called in its place, and is the only one of them in
         tracebacks."""
-        self.push_null()
-        self.load_const(native().TailCall)
-        self.load_const(self.original)
-        for name in self.argnames:
-            self.cmd("load_fast", name)
-        self.cmd("call", 1 + len(self.argnames), ())
+        self.call(native().TailCall, self.const(self.original), *map(self.local, self.argnames))
         self.cmd("return_value")
 
-    def finish(self, plan, plan_inputs: list[Integers | Source], name: str, eager: Callable | None = None,
-               repeatable: bool = True) -> Callable:
-        """-> the rewritten function. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the
-        tensors of ``outputs``; None when there is no graph. Where the plan raises (an index that is out of range, say)
-        ``eager`` is called with the arguments: nothing has been changed yet, and what the program does before and about
-        the exception is its own business. Only where the plan had begun to write when it failed, the exception is
-        passed on. The same holds for calls that are made after the graph, if running it twice is as running it once
-        (``repeatable``)."""
-        asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
-        body, self.commands = self.commands, []
-        asm_globals = self.code_globals or {}
-        if self.required is not None:
-            self.check_required()
-            body, self.commands = self.commands + body, []
+    def finish(self, plan: Callable | None, plan_inputs: list[Integers | Source], name: str, repeatable: bool,
+               leave: Callable[[Assembler], None]) -> types.FunctionType:
+        """-> the rewritten function: the blocks in order, and then what ``leave`` writes, with the stack as REBUILD
+        leaves it. ``plan`` is called with the objects at the sources ``plan_inputs`` and gives the tensors of
+        ``outputs``; None when there is no graph. Where a block before the commit point raises (an index that is out of
+        range, say) the original function is called: nothing has been changed yet, and what the program does before and
+        about the exception is its own business. ``repeatable``: see ``blocks.before_commit``."""
         if plan is not None:
-            self.push_null()
-            self.load_const(plan)
-            for source in plan_inputs:
-                self.load_plan_input(source)
-            self.cmd("call", len(plan_inputs), ())
-            if len(self.outputs):
-                self.cmd("unpack_sequence", len(self.outputs))
-                for i in range(len(self.outputs)):
-                    self.cmd("store_fast", f".out{i}")
-                for i in self.spent:
-                    self.call(spent, lambda: self.cmd("load_fast", f".out{i}"))
-                    self.cmd("store_fast", f".out{i}")
-                for i, why in self.overwritten:
-                    self.call(refuse_backward, lambda: self.cmd("load_fast", f".out{i}"), why)
-                    self.cmd("pop")
-            else:
-                self.cmd("pop")
-            self.after_graph = self.written + self.derivations() + self.after_graph
+            self.compute(plan, plan_inputs)
+            self.set_histories()
+            self.derive()
+        else:
+            self.blocks[WRITE_BACK].clear()
+        before = blocks.before_commit(repeatable)
+        blocks.check(self.blocks, self.argnames, self.failing, before)
+        protected = before[1:] if plan is not None else ()  # ARGUMENTS has nothing to lose
+        asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         labels: dict = {}
+        failed = asm.new_label("failed")
+        for block in blocks.ORDER:
+            if self.blocks[block]:
+                asm.block(block.name)
+                with asm.handler(failed, depth=0) if block in protected else contextlib.nullcontext():
+                    write(asm, self.blocks[block], labels)
+        leave(asm)
+        if protected:
+            asm.block(blocks.FAILED)
+            self.call_original(asm, failed, repeatable)
+        made = function_from(asm.finish(), self.code_globals or {}, name)
+        made._jit_blocks = asm.blocks
+        return made
 
-        def write(commands: list[tuple[str, tuple[object, ...]]]) -> None:
-            for command, args in commands:
-                if command == "branch":
-                    labels[args[1]] = asm.new_label(args[1])
-                    asm.emit(args[0], target=labels[args[1]])
-                elif command == "defer":
-                    args[0](asm)
-                elif command == "place":
-                    asm.place(labels[args[0]])
-                else:
-                    getattr(asm, command)(*args)
-
-        write(self.prelude)
-        if plan is None or eager is None:
-            write(self.commands + self.after_graph + body)
-            return function_from(asm.finish(), asm_globals, name)
-        failed, other = asm.new_label("failed"), asm.new_label("other")
-        with asm.handler(failed):
-            write(self.commands + (self.after_graph if repeatable else []))
-        write(body if repeatable else self.after_graph + body)
+    def call_original(self, asm: Assembler, failed: Label, repeatable: bool) -> None:
+        """The handler of a block before the commit point."""
+        other = asm.new_label("other")
         asm.place(failed)
         asm.load_const(Exception)
         asm.emit("CHECK_EXC_MATCH")
@@ -674,10 +590,25 @@ class Emitter:
         asm.store_fast(".again")
         with asm.calling():
             asm.load_fast(".again")
-            asm.load_const(eager)
+            asm.load_const(self.original)
             for argument in self.argnames:
                 asm.load_fast(argument)
         asm.return_value()
         asm.place(other)
         asm.emit("RERAISE", 0)
-        return function_from(asm.finish(), asm_globals, name)
+
+
+_OPERANDS = {Result: lambda e, result: e.cmd("load_fast", f".out{result.position}"),
+             TensorHandle: lambda e, handle: e.load(e.session.recording.tensors[id(handle)])}
+
+
+def write(asm: Assembler, commands: list[tuple[str, tuple]], labels: dict[str, Label]) -> None:
+    """Recorded commands; ``labels``: of the places that they name."""
+    for command, args in commands:
+        if command == "branch":
+            labels[args[1]] = asm.new_label(args[1])
+            asm.emit(args[0], target=labels[args[1]])
+        elif command == "place":
+            asm.place(labels[args[0]])
+        else:
+            getattr(asm, command)(*args)

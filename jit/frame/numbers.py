@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
+from ..runtime.numbers import load_numbers
 from .values.base import Value
 from .values.constant import Constant
 from .values.numbers import DimValue
 from .values.numbers import FloatValue
 
 if TYPE_CHECKING:
+    from .emit import Emitter
     from .source import Source
 
 _EXACT = 1 << 53
@@ -84,6 +87,11 @@ class Integers:
                 self.results.append(("low" if kind == "float_low" else "high", self.program.value(value)))
             else:
                 self.results.append(("int", self.program.argument(origin)))
+
+    def emit(self, e: Emitter) -> None:
+        program = self.program
+        e.load_or_give_up(self, load_numbers(len(program.arguments), program.rows, self.results),
+                          [functools.partial(a.emit, e) for a in program.arguments])
 
 
 def has_float(origins: list) -> bool:

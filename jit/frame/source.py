@@ -54,6 +54,10 @@ class Source:
         """Have the emitter ``e`` push the object (``jit.frame.emit.Emitter``)."""
         raise Unsupported(f"rebuilding {self}", kind="rebuild")
 
+    def emit(self, e: Emitter) -> None:
+        """Have the emitter push the object, which it reads once."""
+        e.load_source(self)
+
     def chain(self) -> Iterator[Source]:
         """This source, the one that it is read from, and so on to the root."""
         node: Source | None = self
@@ -181,7 +185,7 @@ class DictAttr(_Derived):
 
     def load(self, e: Emitter) -> None:
         if self.hidden:
-            e.call(entry_of, lambda: e.load_base(self), self.name)
+            e.call(entry_of, lambda: e.load_base(self), e.const(self.name))
         else:
             e.load_base(self)
             e.load_attr(self.name)
@@ -238,7 +242,8 @@ class FlatMemory(_Derived):
     stays = guarded = False
 
     def load(self, e: Emitter) -> None:
-        e.call(flat_memory, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]), self.back, self.count)
+        e.call(flat_memory, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]), e.const(self.back),
+               e.const(self.count))
 
     def __str__(self) -> str:
         return f"the memory of {self.of}"
@@ -272,7 +277,7 @@ class ClassAttr(_Derived):
         return ("class_attr", self.name)
 
     def load(self, e: Emitter) -> None:
-        e.call(class_entry, lambda: e.load_source(self.of), self.name)
+        e.call(class_entry, lambda: e.load_source(self.of), e.const(self.name))
 
     def __str__(self) -> str:
         return f"{self.of}.{self.name}"
@@ -352,7 +357,7 @@ class ContextValue(_Derived):
         return ("context_value", self.UNSET)
 
     def load(self, e: Emitter) -> None:
-        e.call(ContextVar.get, lambda: e.load_source(self.of), self.UNSET)
+        e.call(ContextVar.get, lambda: e.load_source(self.of), e.const(self.UNSET))
 
     def __str__(self) -> str:
         return f"{self.of}.get()"

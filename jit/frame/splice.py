@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Callable
 
 from .. import errors
 from .assemble import Assembler
+from .blocks import BREAK, RESUME
 from .canonical import BRANCH, JUMP, OPS, STOP
 from .decode import decode
 from .resume import Resume, make_resume
@@ -174,6 +175,7 @@ def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: i
         if caught is not None:
             ways.append(("caught", caught, instr.handler[0]))
         for way, label, index in ways:
+            asm.block(RESUME)
             if label is not None:
                 asm.place(label)
                 if way == "jumped" and instr.op == "FOR_ITER":
@@ -219,6 +221,7 @@ def _step(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int, de
     if instr.op in ("CALL", "CALL_FUNCTION_EX") and reads_frame:
         raise errors.Unsupported("a call that may look into its caller's frame (locals(), super(), eval() ...)",
                                  kind="not-resumable", hint="call it outside the compiled function")
+    asm.block(BREAK)
     flow = OPS[instr.op].flow
     if flow in (BRANCH, JUMP):
         label = asm.new_label("jumped")

@@ -22,6 +22,7 @@ from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
 from jit.graph.prim_info import info
+from jit.graph.recipes import Called, Detached, OneOfSeveral, Result, Selected, Shown
 from jit.graph.recording import Gradient
 
 if TYPE_CHECKING:
@@ -46,64 +47,6 @@ class Selection:
     @property
     def base(self) -> Base:
         return self.source.base
-
-
-@dataclasses.dataclass(frozen=True)
-class Detached:
-    """Result ``position`` is ``detach()``, or ``data``, of what the graph gives there."""
-
-    position: int
-    how: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that
-    is None, of what the graph gives there; the offset counts from that one's first element. ``recorded``: whether grad
-    mode was on."""
-
-    position: int
-    member: TensorHandle | None
-    sizes: tuple
-    strides: tuple
-    offset: int
-    recorded: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class OneOfSeveral:
-    """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program
-    had changed it."""
-
-    position: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Called:
-    """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and
-    ``arguments``."""
-
-    position: int
-    operator: object
-    arguments: tuple
-    index: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Selected:
-    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one.
-    In the index ``Result(k)`` stands for ``results[k]``."""
-
-    position: int
-    source: int
-    index: tuple
-    recorded: bool
-    view: tuple | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    position: int
 
 
 def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:

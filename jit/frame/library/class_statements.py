@@ -38,7 +38,7 @@ class MadeClass(ClassValue):
 
     def emit(self, e: Emitter) -> None:
         e.call_const(type(self.obj), self.parts)
-        e.remember(e.key(self))
+        e.remember(self)
         e.fill_cells(self)
 
 

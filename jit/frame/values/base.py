@@ -212,6 +212,10 @@ class Value:
         """What ``is`` compares: two values are the same object iff these are equal and not None."""
         return ("value", id(self))
 
+    def memo_key(self) -> tuple:
+        """Under which the emitter finds the object again that it has made."""
+        return self.identity()
+
     def hash_key(self, s: Session) -> Any:
         """A hashable Python object standing for the value as a dict key or set element."""
         raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
@@ -235,6 +239,11 @@ class Value:
     def emit(self, e: Emitter) -> None:
         """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
         raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")
+
+    def steps(self) -> tuple[str, list[tuple]] | None:
+        """How emitted bytecode makes an object that contains itself: the command for an empty one, and calls
+        (function, values) that fill it; None where that is not possible."""
+        return None
 
     def describe(self) -> str:
         """The value in words for messages."""

@@ -82,6 +82,9 @@ class Constant(Value):
             return ("const", id(self.value))
         return ("const", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
 
+    def memo_key(self) -> tuple:
+        return ("constant", id(self))
+
     def hash_key(self, s: Session) -> object:
         return self.const(s)
 

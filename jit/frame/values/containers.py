@@ -359,6 +359,9 @@ class ListValue(SequenceValue):
         else:
             e.build_object(self, list.__new__, [e.class_value(self.cls)], fill=(list.extend, self.elements))
 
+    def steps(self) -> tuple[str, list[tuple]] | None:
+        return ("build_list", [(list.append, [v]) for v in self.elements]) if self.cls is list else None
+
 
 class TupleValue(SequenceValue):
     """Tuples, namedtuples, ``torch.Size`` and other tuple subclasses."""

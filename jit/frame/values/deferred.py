@@ -127,9 +127,8 @@ class Deferred(Value):
         return s.iterate([self.part(s, operator.getitem, k) for k in range(self.length(s))])
 
     def emit(self, e: Emitter) -> None:
-        e.uncertain |= self.may_raise
         e.load_after_graph(self, self.fn, [self.then(e.session, a) for a in self.args],
-                           {k: self.then(e.session, a) for k, a in self.kwargs.items()})
+                           {k: self.then(e.session, a) for k, a in self.kwargs.items()}, self.may_raise)
 
     def then(self, s: Session, v: Value) -> Value:
         """An argument as it was at the time of the call: tensors may have been written since."""

@@ -74,7 +74,7 @@ class CellValue(Value):
 
     def emit(self, e: Emitter) -> None:
         if self.real is not None:
-            e.load_source_or_const(self)
+            e.load_source_or_const(self, self.real)
         else:
             e.build_cell(self)
 

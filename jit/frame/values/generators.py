@@ -8,6 +8,7 @@ ends: the real generator is put where the captured code left it, and a new one i
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import itertools
 import types
@@ -324,9 +325,8 @@ class GeneratorValue(IteratorValue):
             raise Unsupported("a generator leaves the captured region, and this interpreter's frames are not known",
                               kind="iterator-escapes")
         e.call_const(_new_generator, self.own_code())
-        e.remember(e.key(self))  # what it holds may hold it
-        e.call_const(native().set_generator_state, [self, *self.arguments()])
-        e.cmd("pop")
+        e.remember(self)  # what it holds may hold it
+        e.fill(native().set_generator_state, self, *(functools.partial(e.load, v) for v in self.arguments()))
 
     def own_code(self) -> list[Value]:
         """What ``_new_generator`` takes."""

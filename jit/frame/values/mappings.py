@@ -247,6 +247,10 @@ class DictValue(ContainerValue):
                            [e.class_value(self.cls)],
                            fill=(_fill_ordered if ordered else dict.update, None))
 
+    def steps(self) -> tuple[str, list[tuple]] | None:
+        rows = [(dict.__setitem__, [k, v]) for k, v in self.entries.values()]
+        return ("build_dict", rows) if self.cls is dict else None
+
 
 def dict_of_pairs(s: Session, pairs) -> DictValue:
     """A new dict from pairs of values; a later pair of a key keeps the first key."""

@@ -1,0 +1,115 @@
+"""How the caller of a graph makes results that no graph can give, from other results: see ``results.derive``.
+
+``call()`` of a recipe gives (function, operands): a ``Result`` among these stands for a result, a ``TensorHandle`` for
+an argument of the program, all else for itself. The function changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Callable
+
+import torch
+
+from jit import torch_private
+
+if TYPE_CHECKING:
+    from jit.graph.handles import TensorHandle
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    position: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Detached:
+    """Result ``position`` is ``detach()``, or ``data``, of what the graph gives there."""
+
+    position: int
+    how: str
+
+    def call(self) -> tuple[Callable, tuple]:
+        return operator.attrgetter("data") if self.how == "data" else torch.Tensor.detach, (Result(self.position),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that
+    is None, of what the graph gives there; the offset counts from that one's first element. ``recorded``: whether grad
+    mode was on."""
+
+    position: int
+    member: TensorHandle | None
+    sizes: tuple
+    strides: tuple
+    offset: int
+    recorded: bool
+
+    def call(self) -> tuple[Callable, tuple]:
+        shown = Result(self.position) if self.member is None else self.member
+        return show, (shown, self.sizes, self.strides, self.offset, self.recorded)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOfSeveral:
+    """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program
+    had changed it."""
+
+    position: int
+
+    def call(self) -> tuple[Callable, tuple]:
+        return torch_private.one_of_several, (Result(self.position),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Called:
+    """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and
+    ``arguments``."""
+
+    position: int
+    operator: object
+    arguments: tuple
+    index: int
+
+    def call(self) -> tuple[Callable, tuple]:
+        return call, (self.operator, Result(self.position), self.arguments, self.index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selected:
+    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one.
+    In the index ``Result(k)`` stands for ``results[k]``."""
+
+    position: int
+    source: int
+    index: tuple
+    recorded: bool
+    view: tuple | None
+
+    def call(self) -> tuple[Callable, tuple]:
+        return select, (self.recorded, self.view, Result(self.source), *self.index)
+
+
+def select(recorded: bool, view: tuple | None, source: torch.Tensor, *index: object) -> torch.Tensor:
+    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad
+    mode."""
+    with torch.set_grad_enabled(recorded):
+        part = source[index]
+        if view is None:
+            return part
+        sizes, strides, offset = view
+        return part.as_strided(sizes, strides, part.storage_offset() + offset)
+
+
+def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recorded: bool) -> torch.Tensor:
+    """A view of the memory of ``member``; the offset counts from its first element. ``recorded``: in which grad
+    mode."""
+    with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
+        return member.as_strided(sizes, strides, member.storage_offset() + offset)
+
+
+def call(operator: Callable, source: torch.Tensor, arguments: tuple, index: int) -> torch.Tensor:
+    """One of the results of ``operator(source, *arguments)``."""
+    return operator(source, *arguments)[index]
