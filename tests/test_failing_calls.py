@@ -9,6 +9,7 @@ import copy
 import random
 import signal
 import traceback
+import types
 import warnings
 
 import pytest
@@ -42,6 +43,11 @@ def seen(v, memo=None):
         return "optimizer", [seen(s, memo) for s in v.state.values()]
     if isinstance(v, Thing):
         return "thing", seen(vars(v), memo)
+    if isinstance(v, types.FunctionType):
+        cells = [c.cell_contents for c in v.__closure__ or ()]
+        return "function", v.__qualname__, seen(vars(v), memo), seen(cells, memo)
+    if isinstance(v, types.GeneratorType):
+        return "generator", v.gi_code, v.gi_frame and v.gi_frame.f_lasti
     if hasattr(v, "__next__"):
         return "iterator", list(copy.copy(v))
     return v
