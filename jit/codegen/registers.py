@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..graph import dims
+from ..graph.dim_trees import fold
 from ..graph.ir import origins_in
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Registers:
     becomes an extra int argument, listed in ``int_symbols``.
     """
 
-    _OPS = {"//": "floordiv", "%": "mod", "max": "max", "min": "min"}
+    _OPS = {"+": "add", "*": "mul", "//": "floordiv", "%": "mod", "max": "max", "min": "min"}
 
     def __init__(self, inputs: list[Node]) -> None:
         self.program: list[tuple] = []
@@ -46,19 +46,8 @@ class Registers:
 
     def reg(self, e: IntExpr) -> int:
         """The register that holds ``e``."""
-        if not isinstance(e, dims.Dim):
-            return self._emit("const", int(e))
-        total: Any = None
-        for mono, c in e.terms.items():
-            term: int | None = None
-            for atom in mono:
-                r = (self.symbol(atom.name) if atom.kind == "sym"
-                     else self._emit(self._OPS[atom.kind], self.reg(atom.a), self.reg(atom.b)))
-                term = r if term is None else self._emit("mul", term, r)
-            if c != 1:
-                term = self._emit("mul", term, self._emit("const", c))
-            total = term if total is None else self._emit("add", total, term)
-        return total if not e.const else self._emit("add", total, self._emit("const", e.const))
+        return fold(e, lambda n: self._emit("const", n), lambda s: self.symbol(s.name),
+                    lambda function, a, b: self._emit(self._OPS[function], a, b))
 
     def regs(self, values: tuple[IntExpr, ...]) -> tuple:
         return tuple(self.reg(v) for v in values)

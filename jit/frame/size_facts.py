@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 from ..errors import GuardError
-from ..graph.dim_trees import as_operations
+from ..graph.dim_trees import fold
 from ..graph.dims import Dim
 
 if TYPE_CHECKING:
@@ -87,14 +87,8 @@ class SizeFacts:
                                     else ("int", located(origin)))
             return symbols[name]
 
-        def build(tree: int | str | tuple) -> int:
-            if isinstance(tree, int):
-                return reg(("const", tree))
-            if isinstance(tree, str):
-                return symbol(tree)
-            return reg((_REGISTERS[tree[0]], build(tree[1]), build(tree[2])))
-
-        conditions = [(build(as_operations(p.expr)), p.kind) for p in self.env.guards]
+        conditions = [(fold(p.expr, lambda n: reg(("const", n)), lambda s: symbol(s.name),
+                            lambda function, a, b: reg((_REGISTERS[function], a, b))), p.kind) for p in self.env.guards]
         for name, origin in origins.items():
             least = self.least(name, origin[1])
             if least is not None:

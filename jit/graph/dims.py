@@ -3,7 +3,8 @@
 An ``IntExpr`` is an ``int`` or a ``Dim``. A ``Dim`` is an immutable polynomial with integer coefficients over *atoms*:
 symbols (``Sym``), floor divisions (``FloorDiv``), remainders (``Mod``), ``Max`` and ``Min``. Arithmetic normalises as
 it goes, so that equal polynomials are equal objects field by field, and results without any symbol come back as plain
-ints. Division and remainder have Python's floor semantics; divisors are taken to be positive.
+ints; inside this file an int may be a polynomial without terms (``polynomial``). Division and remainder have Python's
+floor semantics; divisors are taken to be positive.
 
 Comparing two Dims gives a bool. It is decided by structure, then by bounds, then by the symbols' hints, in which case
 the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environment ``Undecidable`` is raised.
@@ -11,12 +12,14 @@ the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an envir
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 from jit.errors import JitError
-from jit.graph.dim_text import render
+from jit.graph.dim_text import operand, render
 
 if TYPE_CHECKING:
     from jit.graph.shape_env import ShapeEnv
@@ -29,74 +32,245 @@ class Undecidable(JitError):
 
 
 class Atom:
-    """An indivisible factor. ``kind`` is ``sym``, ``//``, ``%``, ``max`` or ``min``; the last four have operands ``a``
-    and ``b``.
+    """An indivisible factor. Each kind is a subclass that answers for itself; ``kind`` is its name: ``sym``, ``//``,
+    ``%``, ``max`` or ``min``.
 
-    A symbol has ``name``, ``hint`` (int or None), inclusive bounds ``lo`` and ``hi`` (IntExpr or None), a known divisor
-    ``multiple`` and an ``env`` (ShapeEnv or None). Symbols are equal when their names are.
+    Attributes:
+        key: a text that orders atoms, the same in every process.
+        free: the names of the symbols in it.
+        bounds: inclusive integer bounds; None where there is none.
+        limits: symbolic ones, beyond what ``bounds`` can say.
+        multiple: a number that divides it.
+        complement: the multiple of a divisor that is missing in a remainder; None for other atoms.
     """
 
-    __slots__ = ("kind", "a", "b", "name", "hint", "lo", "hi", "multiple", "env", "_hash", "_key", "_free", "_bounds")
-    a: IntExpr  # None in a symbol, as b
-    b: IntExpr
-    name: str  # None in the other kinds
-    hint: int | None
-    lo: IntExpr | None
-    hi: IntExpr | None
-    env: ShapeEnv | None
-    _key: str | None
-    _free: frozenset[str] | None
-    _bounds: tuple[int | None, int | None] | None
-
-    def __init__(self, kind: str, a: IntExpr | None = None, b: IntExpr | None = None, name: str | None = None) -> None:
-        self.kind = kind
-        self.a, self.b, self.name = a, b, name  # type: ignore[assignment]
-        self.hint = self.env = self.lo = self.hi = None
-        self.multiple = 1
-        self._hash = hash((kind, name, a, b))
-        self._key = self._free = self._bounds = None
+    __slots__ = ("_hash",)
+    _hash: int
+    kind: str
+    key: str
+    free: frozenset[str]
+    bounds: tuple[int | None, int | None]
+    limits: tuple[IntExpr | None, IntExpr | None] = (None, None)
+    multiple = 1
+    complement: IntExpr | None = None
 
     def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(other) is not Atom or self._hash != other._hash or self.kind != other.kind or self.name != other.name:
-            return False
-        return self.kind == "sym" or (structurally_equal(self.a, other.a) and structurally_equal(self.b, other.b))
+    def __repr__(self) -> str:
+        return repr(_of_atom(self))
 
-    def __reduce__(self) -> tuple[Callable, tuple[str | IntExpr | None, ...]]:
-        return _rebuild_atom, (self.kind, self.a, self.b, self.name, self.hint, self.lo, self.hi, self.multiple)
+    def divided(self, den: IntExpr) -> IntExpr | None:
+        """``self // den`` where there is a simpler form of it."""
+        return None
+
+    def congruent(self, den: IntExpr) -> IntExpr | None:
+        """Something simpler that leaves the same remainder by ``den``, if there is."""
+        return None
+
+
+class Symbol(Atom):
+    """``hint`` is its present value (int or None), ``lo`` and ``hi`` are inclusive bounds (IntExpr or None), ``env`` is
+    a ShapeEnv or None. Symbols are equal when their names are."""
+
+    __slots__ = ("name", "hint", "lo", "hi", "multiple", "env", "key", "free", "bounds", "limits")
+    kind = "sym"
+
+    def __init__(self, name: str, hint: int | None = None, lo: IntExpr | None = None, hi: IntExpr | None = None,
+                 multiple: int = 1, env: ShapeEnv | None = None) -> None:
+        self.name = self.key = name
+        self.hint, self.lo, self.hi, self.multiple, self.env = hint, lo, hi, multiple, env
+        self.free, self._hash = frozenset((name,)), hash(name)
+        self.bounds = (None if lo is None else bounds(lo)[0]), (None if hi is None else bounds(hi)[1])
+        self.limits = _symbolic(lo), _symbolic(hi)
+
+    __hash__ = Atom.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or type(other) is Symbol and self.name == other.name
+
+    def __reduce__(self) -> tuple:
+        return Symbol, (self.name, self.hint, self.lo, self.hi, self.multiple)
+
+    def symbols(self) -> Iterator[Symbol]:
+        yield self
+
+    def value(self, symbol: Callable[[Symbol], int]) -> int:
+        return symbol(self)
+
+    def replaced(self, values: dict) -> IntExpr:
+        return values[self.name]
+
+    def fold(self, of: Callable, symbol: Callable, operate: Callable) -> Any:
+        return symbol(self)
+
+    def text(self, style: str, names: dict | None) -> str:
+        return names.get(self.name, self.name) if names else self.name
+
+
+class Operation(Atom):
+    """What a function of two operands gives that is no polynomial of them.
+
+    Attributes:
+        compute: the function, of two ints.
+        make: its normal form, of two expressions.
+    """
+
+    __slots__ = ("a", "b", "_key", "_free", "_bounds")
+    _key: str | None
+    _free: frozenset[str] | None
+    _bounds: tuple[int | None, int | None] | None
+    compute: Any
+    make: Any
+    _between: Callable[..., tuple[int | None, int | None]]
+    _floored: Callable[[str, str], str]
+
+    def __init__(self, a: IntExpr, b: IntExpr) -> None:
+        self.a, self.b = a, b
+        self._hash = hash((self.kind, a, b))
+        self._key = self._free = self._bounds = None
+
+    __hash__ = Atom.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is type(self) and self._hash == other._hash
+                                 and structurally_equal(self.a, other.a) and structurally_equal(self.b, other.b))
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.a, self.b)
 
     @property
-    def key(self) -> str:
-        """A text that orders atoms, the same in every process."""
+    def key(self) -> str:  # type: ignore[override]
         if self._key is None:
-            self._key = self.name if self.kind == "sym" else f"~{self.kind}({_key(self.a)},{_key(self.b)})"
+            self._key = f"~{self.kind}({self.a},{self.b})"
         return self._key
 
     @property
-    def free(self) -> frozenset[str]:
+    def free(self) -> frozenset[str]:  # type: ignore[override]
         if self._free is None:
-            self._free = frozenset((self.name,)) if self.kind == "sym" else free_symbols(self.a) | free_symbols(self.b)
+            self._free = free_symbols(self.a) | free_symbols(self.b)
         return self._free
 
     @property
-    def bounds(self) -> tuple[int | None, int | None]:
+    def bounds(self) -> tuple[int | None, int | None]:  # type: ignore[override]
         if self._bounds is None:
-            self._bounds = _atom_bounds(self)
+            self._bounds = self._between(*bounds(self.a), *bounds(self.b))
         return self._bounds
 
-    def __repr__(self) -> str:
-        return render(_of_atom(self), "py")
+    def symbols(self) -> Iterator[Symbol]:
+        yield from _symbols(self.a)
+        yield from _symbols(self.b)
+
+    def value(self, symbol: Callable[[Symbol], int]) -> int:
+        return self.compute(_numeric(self.a, symbol), _numeric(self.b, symbol))
+
+    def replaced(self, values: dict) -> IntExpr:
+        return self.make(subst(self.a, values), subst(self.b, values))
+
+    def fold(self, of: Callable, symbol: Callable, operate: Callable) -> Any:
+        return operate(self.kind, of(self.a), of(self.b))
+
+    def text(self, style: str, names: dict | None) -> str:
+        a, b = operand(self.a, style, names), operand(self.b, style, names)
+        if style == "py":
+            return f"({a} {self.kind} {b})"
+        return f"({a} {self.kind[0]} {b})" if nonnegative(self.a) else self._floored(a, b)
 
 
-def _rebuild_atom(kind: str, a: IntExpr | None, b: IntExpr | None, name: str | None, hint: int | None, lo: int | None,
-                  hi: int | None, multiple: int) -> Atom:
-    atom = Atom(kind, a, b, name)
-    atom.hint, atom.lo, atom.hi, atom.multiple = hint, lo, hi, multiple
-    return atom
+class Quotient(Operation):
+    __slots__ = ()
+    kind = "//"
+    compute = operator.floordiv
+
+    def _between(self, alo: Any, ahi: Any, blo: Any, bhi: Any) -> tuple[int | None, int | None]:
+        blo = 1 if blo is None or blo < 1 else blo
+        lo = hi = None
+        if alo is not None:
+            lo = alo // blo if alo < 0 else (0 if bhi is None else alo // bhi)
+        if ahi is not None:
+            hi = ahi // blo if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
+        return lo, hi
+
+    @property
+    def limits(self) -> tuple[IntExpr | None, IntExpr | None]:  # type: ignore[override]
+        top = _eliminate(self.a, +1)
+        return None, None if top is self.a else FloorDiv(top, self.b)
+
+    def divided(self, den: IntExpr) -> IntExpr | None:
+        return FloorDiv(self.a, self.b * den)
+
+    def _floored(self, a: str, b: str) -> str:
+        return f"({a} >= 0 ? {a} / {b} : -((-{a} + {b} - 1) / {b}))"
+
+
+class Remainder(Operation):
+    __slots__ = ()
+    kind = "%"
+    compute = operator.mod
+
+    def _between(self, alo: Any, ahi: Any, blo: Any, bhi: Any) -> tuple[int | None, int | None]:
+        hi = None if bhi is None else bhi - 1
+        if alo is not None and alo >= 0 and ahi is not None and (hi is None or ahi < hi):
+            hi = ahi
+        return 0, hi
+
+    @property
+    def limits(self) -> tuple[IntExpr | None, IntExpr | None]:  # type: ignore[override]
+        return (None, None) if _symbolic(self.b) is None else (0, self.b - 1)
+
+    @property
+    def complement(self) -> IntExpr | None:  # type: ignore[override]
+        return FloorDiv(self.a, self.b) * self.b
+
+    def divided(self, den: IntExpr) -> IntExpr | None:
+        inner, rest = _split(self.b, den)
+        return Mod(FloorDiv(self.a, den), inner) if structurally_equal(rest, 0) else None
+
+    def congruent(self, den: IntExpr) -> IntExpr | None:
+        return self.a if structurally_equal(_split(self.b, den)[1], 0) else None
+
+    def _floored(self, a: str, b: str) -> str:
+        return f"(({a} % {b} + {b}) % {b})"
+
+
+class _Choice(Operation):
+    """One of two."""
+
+    __slots__ = ()
+    sign: str
+
+    def text(self, style: str, names: dict | None) -> str:
+        if style == "py":
+            return f"{self.kind}({render(self.a, style, names)}, {render(self.b, style, names)})"
+        a, b = operand(self.a, style, names), operand(self.b, style, names)
+        return f"({a} {self.sign} {b} ? {a} : {b})"
+
+
+class Larger(_Choice):
+    __slots__ = ()
+    kind, sign, compute = "max", ">", max
+
+    def _between(self, alo: Any, ahi: Any, blo: Any, bhi: Any) -> tuple[int | None, int | None]:
+        lo = max((v for v in (alo, blo) if v is not None), default=None)
+        return lo, None if ahi is None or bhi is None else max(ahi, bhi)
+
+
+class Smaller(_Choice):
+    __slots__ = ()
+    kind, sign, compute = "min", "<", min
+
+    def _between(self, alo: Any, ahi: Any, blo: Any, bhi: Any) -> tuple[int | None, int | None]:
+        hi = min((v for v in (ahi, bhi) if v is not None), default=None)
+        return None if alo is None or blo is None else min(alo, blo), hi
+
+
+def _of_sizes(function: Callable) -> Callable:
+    """An operator of a Dim and an int or another Dim."""
+
+    def method(self: Dim, other: Any) -> Any:
+        return function(self, other) if isinstance(other, (int, Dim)) else NotImplemented
+
+    return method
 
 
 class Dim:
@@ -146,15 +320,8 @@ class Dim:
     def __abs__(self) -> IntExpr:
         return self if self >= 0 else -self
 
-    def __sub__(self, other: IntExpr) -> IntExpr:
-        if not isinstance(other, (int, Dim)):
-            return NotImplemented
-        return self + (-other)
-
-    def __rsub__(self, other: int) -> IntExpr:
-        if not isinstance(other, int):
-            return NotImplemented
-        return -self + int(other)
+    __sub__ = _of_sizes(lambda self, other: self + (-other))
+    __rsub__ = _of_sizes(lambda self, other: -self + int(other))
 
     def __mul__(self, other: IntExpr) -> IntExpr:
         if type(other) is int:
@@ -177,17 +344,10 @@ class Dim:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: IntExpr) -> IntExpr:
-        return FloorDiv(self, other) if isinstance(other, (int, Dim)) else NotImplemented
-
-    def __rfloordiv__(self, other: int) -> IntExpr:
-        return FloorDiv(int(other), self) if isinstance(other, int) else NotImplemented
-
-    def __mod__(self, other: IntExpr) -> IntExpr:
-        return Mod(self, other) if isinstance(other, (int, Dim)) else NotImplemented
-
-    def __rmod__(self, other: int) -> IntExpr:
-        return Mod(int(other), self) if isinstance(other, int) else NotImplemented
+    __floordiv__ = _of_sizes(lambda self, other: FloorDiv(self, other))
+    __rfloordiv__ = _of_sizes(lambda self, other: FloorDiv(int(other), self))
+    __mod__ = _of_sizes(lambda self, other: Mod(self, other))
+    __rmod__ = _of_sizes(lambda self, other: Mod(int(other), self))
 
     def __divmod__(self, other: IntExpr) -> tuple[IntExpr, IntExpr]:
         return self // other, self % other
@@ -202,29 +362,12 @@ class Dim:
 
     # comparisons
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, (int, Dim)):
-            return NotImplemented
-        return _decide("==0", self - other)
-
-    def __ne__(self, other: object) -> bool:
-        if not isinstance(other, (int, Dim)):
-            return NotImplemented
-        return not self == other
-
-    def __lt__(self, other: IntExpr) -> bool:
-        return _decide(">=0", other - self - 1) if isinstance(other, (int, Dim)) else NotImplemented
-
-    def __le__(self, other: IntExpr) -> bool:
-        return _decide(">=0", other - self) if isinstance(other, (int, Dim)) else NotImplemented
-
-    def __gt__(self, other: IntExpr) -> bool:
-        return _decide(">=0", self - other - 1) if isinstance(other, (int, Dim)) else NotImplemented
-
-    def __ge__(self, other: IntExpr) -> bool:
-        return _decide(">=0", self - other) if isinstance(other, (int, Dim)) else NotImplemented
+    __eq__ = _of_sizes(lambda self, other: self is other or _decide("==0", self - other))
+    __ne__ = _of_sizes(lambda self, other: not self == other)
+    __lt__ = _of_sizes(lambda self, other: _decide(">=0", other - self - 1))
+    __le__ = _of_sizes(lambda self, other: _decide(">=0", other - self))
+    __gt__ = _of_sizes(lambda self, other: _decide(">=0", self - other - 1))
+    __ge__ = _of_sizes(lambda self, other: _decide(">=0", self - other))
 
     def __bool__(self) -> bool:
         return not _decide("==0", self)
@@ -244,11 +387,6 @@ class Dim:
                 return mono[0]
         return None
 
-    @property
-    def is_nonnegative(self) -> bool:
-        """Whether bounds show that it is not negative."""
-        return nonnegative(self)
-
 
 IntExpr = int | Dim
 
@@ -257,8 +395,18 @@ def _atom_key(atom: Atom) -> str:
     return atom.key
 
 
-def _key(e: IntExpr) -> str:
-    return str(e) if isinstance(e, int) else render(e, "py")
+def polynomial(e: IntExpr) -> Dim:
+    """``e`` as a polynomial: of an int, one without terms, which stays inside of this file."""
+    return e if isinstance(e, Dim) else _constant(e)
+
+
+@functools.lru_cache(1 << 12)
+def _constant(number: int) -> Dim:
+    return Dim({}, int(number))
+
+
+def _symbolic(e: IntExpr | None) -> Dim | None:
+    return e if isinstance(e, Dim) else None
 
 
 def _of_atom(atom: Atom) -> Dim:
@@ -270,10 +418,9 @@ def _finish(terms: dict, const: int) -> IntExpr:
     if not terms:
         return const
     for mono, c in terms.items():
-        if len(mono) == 1 and mono[0].kind == "%":
+        if len(mono) == 1 and (complement := mono[0].complement) is not None:
             atom = mono[0]
-            quotient = FloorDiv(atom.a, atom.b)
-            product = quotient * atom.b * c
+            product = complement * c
             if type(product) is Dim and product.terms and all(terms.get(m) == k for m, k in product.terms.items()):
                 rest = {m: k for m, k in terms.items() if m not in product.terms and m != mono}
                 return Dim(rest, const - product.const) + atom.a * c if rest else atom.a * c + (const - product.const)
@@ -283,41 +430,35 @@ def _finish(terms: dict, const: int) -> IntExpr:
 def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env: ShapeEnv | None = None,
         multiple: int = 1) -> Dim:
     """A new symbol with inclusive bounds. ``hint`` is its present value; ``multiple`` divides every value it takes."""
-    atom = Atom("sym", name=name)
-    atom.hint, atom.lo, atom.hi, atom.env, atom.multiple = hint, lo, hi, env, multiple
-    return _of_atom(atom)
+    return _of_atom(Symbol(name, hint, lo, hi, multiple, env))
 
 
 # division
 
 
-def _split(e: IntExpr, den: IntExpr) -> tuple[IntExpr, Any]:
-    """Write ``e`` as ``q * den + r`` with ``r`` as small as the terms allow; returns (q, r)."""
-    if isinstance(den, int):
-        if isinstance(e, int):
-            return e // den, e % den
-        q_terms, r_terms = {}, {}
+def _split(num: IntExpr, divisor: IntExpr) -> tuple[IntExpr, Any]:
+    """Write ``num`` as ``q * divisor + r`` with ``r`` as small as the terms allow; returns (q, r)."""
+    e, den = polynomial(num), polynomial(divisor)
+    q_terms, r_terms, q_const = {}, {}, 0
+    if not den.terms:
         for mono, c in e.terms.items():
-            q, r = divmod(c, den)
-            if r and den - r < r and c < 0:
-                q, r = q + 1, r - den  # keep small negative coefficients: i - 1 and not i + (den - 1)
+            q, r = divmod(c, den.const)
+            if r and den.const - r < r and c < 0:
+                q, r = q + 1, r - den.const  # keep small negative coefficients: i - 1 and not i + (den - 1)
             if q and not r:
                 q_terms[mono] = q
-            elif abs(c) < den:
+            elif abs(c) < den.const:
                 r_terms[mono] = c
             else:
                 if q:
                     q_terms[mono] = q
                 r_terms[mono] = r
-        q0, r0 = divmod(e.const, den)
+        q0, r0 = divmod(e.const, den.const)
         return _finish(q_terms, q0), _finish(r_terms, r0)
-    if isinstance(e, int):
-        return 0, e
-    if structurally_equal(e, den):
+    if structurally_equal(num, divisor):
         return 1, 0
     if len(den.terms) == 1 and den.const == 0:
         (dmono, dc), = den.terms.items()
-        q_terms, r_terms, q_const = {}, {}, 0
         for mono, c in e.terms.items():
             rest = _divide_mono(mono, dmono)
             q, r = (0, c) if rest is None else divmod(c, dc)
@@ -329,12 +470,9 @@ def _split(e: IntExpr, den: IntExpr) -> tuple[IntExpr, Any]:
                 q_const = q
         return _finish(q_terms, q_const), _finish(r_terms, e.const)
     # A sum as divisor: only whole multiples of it are taken out.
-    if not isinstance(e, int) and den.terms:
-        mono, dc = next(iter(den.terms.items()))
-        c = e.terms.get(mono, 0)
-        if c and c % dc == 0:
-            return c // dc, e - den * (c // dc)
-    return 0, e
+    mono, dc = next(iter(den.terms.items()))
+    c = e.terms.get(mono, 0)
+    return (c // dc, num - divisor * (c // dc)) if c and c % dc == 0 else (0, num)
 
 
 def _divide_mono(mono: tuple[Atom, ...], dmono: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
@@ -347,11 +485,12 @@ def _divide_mono(mono: tuple[Atom, ...], dmono: tuple[Atom, ...]) -> tuple[Atom,
     return tuple(rest)
 
 
-def FloorDiv(num: IntExpr, den: IntExpr) -> IntExpr:
+def FloorDiv(num: IntExpr, den: Any) -> IntExpr:
     """``num // den`` in normal form. ``den`` must be positive; ZeroDivisionError when it is the constant 0."""
-    if isinstance(num, int) and isinstance(den, int):
-        return num // den
-    if isinstance(den, int):
+    n, d = polynomial(num), polynomial(den)
+    if not (n.terms or d.terms):
+        return n.const // d.const
+    if not d.terms:
         if den == 1:
             return num
         if den < 0:
@@ -359,61 +498,50 @@ def FloorDiv(num: IntExpr, den: IntExpr) -> IntExpr:
         if den == 0:
             raise ZeroDivisionError("integer division by zero")
     q, r = _split(num, den)
-    if isinstance(r, int) and r == 0:
-        return q
-    place = _place(r, den)
+    place = 0 if structurally_equal(r, 0) else _place(r, den)
     if place is not None:
         return q + place
-    if isinstance(den, int):
+    if not d.terms:
         g = math.gcd(den, *r.terms.values())
         if g > 1:
             return q + FloorDiv(_finish({m: c // g for m, c in r.terms.items()}, r.const // g), den // g)
-    atom = r.single_atom if isinstance(r, Dim) else None
-    if atom is not None and atom.kind == "//":
-        return q + FloorDiv(atom.a, atom.b * den)
-    if atom is not None and atom.kind == "%":
-        inner, rest = _split(atom.b, den)
-        if isinstance(rest, int) and rest == 0:
-            return q + Mod(FloorDiv(atom.a, den), inner)
-    return q + _of_atom(Atom("//", r, den))
+    atom = polynomial(r).single_atom
+    simpler = None if atom is None else atom.divided(den)
+    return q + (_of_atom(Quotient(r, den)) if simpler is None else simpler)
 
 
-def Mod(num: IntExpr, den: IntExpr) -> IntExpr:
+def Mod(num: IntExpr, den: Any) -> IntExpr:
     """``num % den`` in normal form, with the sign of ``den``, which must be positive."""
-    if isinstance(num, int) and isinstance(den, int):
-        return num % den
-    if isinstance(den, int):
+    n, d = polynomial(num), polynomial(den)
+    if not (n.terms or d.terms):
+        return n.const % d.const
+    if not d.terms:
         if den == 1:
             return 0
         if den <= 0:
             if den == 0:
                 raise ZeroDivisionError("integer modulo by zero")
             return -Mod(-num, -den)
-    _, r = _split(num, den)
-    r = _unwrap_mods(r, den)
-    if isinstance(r, int) and r == 0:
+    r = _without_multiples(_split(num, den)[1], den)
+    if structurally_equal(r, 0):
         return 0
     place = _place(r, den)
     if place is not None:
         return r - den * place
-    if isinstance(den, int):
+    if not d.terms:
         g = math.gcd(den, *r.terms.values())
         if g > 1:
             inner = _finish({m: c // g for m, c in r.terms.items()}, r.const // g)
             return Mod(inner, den // g) * g + r.const % g
-    return _of_atom(Atom("%", r, den))
+    return _of_atom(Remainder(r, den))
 
 
-def _unwrap_mods(r: IntExpr, den: IntExpr) -> Any:
+def _without_multiples(r: IntExpr, den: IntExpr) -> Any:
     """``(x % (k * den) + y) % den`` is ``(x + y) % den``."""
-    if isinstance(r, int):
-        return r
-    for mono, c in r.terms.items():
-        if len(mono) == 1 and mono[0].kind == "%":
-            _, rest = _split(mono[0].b, den)
-            if isinstance(rest, int) and rest == 0:
-                _, r = _split(r - _of_atom(mono[0]) * c + mono[0].a * c, den)
-                return _unwrap_mods(r, den)
+    for mono, c in polynomial(r).terms.items():
+        simpler = mono[0].congruent(den) if len(mono) == 1 else None
+        if simpler is not None:
+            return _without_multiples(_split(r - _of_atom(mono[0]) * c + simpler * c, den)[1], den)
     return r
 
 
@@ -429,24 +557,23 @@ def _place(r: IntExpr, den: IntExpr) -> int | None:
 
 def Max(a: IntExpr, b: IntExpr) -> IntExpr:
     """The larger of two expressions, as an atom when bounds do not decide; never guards."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
     if nonnegative(a - b):
         return a
     if nonnegative(b - a):
         return b
-    return _of_atom(Atom("max", *sorted((a, b), key=_key)))  # type: ignore[arg-type]
+    return _of_atom(Larger(*sorted((a, b), key=str)))
 
 
 def Min(a: IntExpr, b: IntExpr) -> IntExpr:
     """The smaller of two expressions, as an atom when bounds do not decide; never guards."""
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
     if nonnegative(a - b):
         return b
     if nonnegative(b - a):
         return a
-    return _of_atom(Atom("min", *sorted((a, b), key=_key)))  # type: ignore[arg-type]
+    return _of_atom(Smaller(*sorted((a, b), key=str)))
+
+
+Quotient.make, Remainder.make, Larger.make, Smaller.make = map(staticmethod, (FloorDiv, Mod, Max, Min))
 
 
 def ceil_div(num: IntExpr, den: IntExpr) -> IntExpr:
@@ -467,8 +594,7 @@ def product(values: Iterable[IntExpr]) -> IntExpr:
 
 def bounds(e: IntExpr) -> tuple[int | None, int | None]:
     """Inclusive integer bounds that hold for every value of the symbols; None where there is none."""
-    if not isinstance(e, Dim):
-        return e, e
+    e = polynomial(e)
     if e._bounds is None:
         lo: int | None = e.const
         hi: int | None = e.const
@@ -499,58 +625,16 @@ def _product_bounds(mono: tuple[Atom, ...]) -> tuple[int | None, int | None]:
     return lo, hi
 
 
-def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
-    lo: int | None
-    hi: int | None
-    if atom.kind == "sym":
-        return (None if atom.lo is None else bounds(atom.lo)[0]), (None if atom.hi is None else bounds(atom.hi)[1])
-    alo, ahi = bounds(atom.a)
-    blo, bhi = bounds(atom.b)
-    if atom.kind == "//":
-        if blo is None or blo < 1:
-            blo = 1
-        lo = hi = None
-        if alo is not None:
-            lo = alo // blo if alo < 0 else (0 if bhi is None else alo // bhi)
-        if ahi is not None:
-            hi = ahi // blo if ahi >= 0 else (-1 if bhi is None else ahi // bhi)
-        return lo, hi
-    if atom.kind == "%":
-        hi = None if bhi is None else bhi - 1
-        if alo is not None and alo >= 0 and ahi is not None and (hi is None or ahi < hi):
-            hi = ahi
-        return 0, hi
-    if atom.kind == "max":
-        lo = max((v for v in (alo, blo) if v is not None), default=None)
-        return lo, None if ahi is None or bhi is None else max(ahi, bhi)
-    hi = min((v for v in (ahi, bhi) if v is not None), default=None)
-    return None if alo is None or blo is None else min(alo, blo), hi
-
-
-def _atom_limits(atom: Atom) -> tuple[IntExpr | None, IntExpr | None]:
-    """Symbolic inclusive limits (lo, hi) of an atom, beyond what ``bounds`` can say; None where there is none."""
-    if atom.kind == "sym":
-        return (atom.lo if isinstance(atom.lo, Dim) else None), (atom.hi if isinstance(atom.hi, Dim) else None)
-    if atom.kind == "%" and isinstance(atom.b, Dim):
-        return 0, atom.b - 1
-    if atom.kind == "//":
-        top = _eliminate(atom.a, +1)
-        if top is not atom.a:
-            return None, FloorDiv(top, atom.b)
-    return None, None
-
-
 def _eliminate(e: IntExpr, sign: int) -> IntExpr:
     """An upper (sign +1) or lower (-1) estimate of ``e`` in which atoms with symbolic limits are replaced by these
     limits."""
     for _ in range(_ELIMINATION_STEPS):
-        if not isinstance(e, Dim):
-            return e
-        for atom in {a: None for mono in e.terms for a in mono}:
-            limits = _atom_limits(atom)
+        terms = polynomial(e).terms
+        for atom in {a: None for mono in terms for a in mono}:
+            limits = atom.limits
             if limits == (None, None):
                 continue
-            if sum(atom in mono for mono in e.terms) == 0 or any(mono.count(atom) > 1 for mono in e.terms):
+            if any(mono.count(atom) > 1 for mono in terms):
                 continue
             c = _coefficient_of_atom(e, atom)
             clo, chi = bounds(c)
@@ -572,7 +656,7 @@ def _eliminate(e: IntExpr, sign: int) -> IntExpr:
     return e
 
 
-def _coefficient_of_atom(e: Dim, atom: Atom) -> IntExpr:
+def _coefficient_of_atom(e: Any, atom: Atom) -> IntExpr:
     result: IntExpr = 0
     for mono, c in e.terms.items():
         if atom in mono:
@@ -584,8 +668,6 @@ def _coefficient_of_atom(e: Dim, atom: Atom) -> IntExpr:
 
 def nonnegative(e: IntExpr) -> bool:
     """True when ``e >= 0`` can be proved from bounds alone; never guards."""
-    if not isinstance(e, Dim):
-        return e >= 0
     lo = bounds(e)[0]
     if lo is not None and lo >= 0:
         return True
@@ -598,8 +680,7 @@ def nonnegative(e: IntExpr) -> bool:
 
 def divisible(e: IntExpr, k: int) -> bool:
     """True when ``k`` provably divides ``e``; uses coefficients and the symbols' ``multiple``."""
-    if not isinstance(e, Dim):
-        return e % k == 0
+    e = polynomial(e)
     if e.const % k:
         return False
     for mono, c in e.terms.items():
@@ -642,23 +723,17 @@ def plain_if_few(e: IntExpr) -> IntExpr:
 
 def free_symbols(e: IntExpr) -> frozenset[str]:
     """The names of all symbols in ``e``."""
-    if not isinstance(e, Dim):
-        return frozenset()
+    e = polynomial(e)
     if e._free is None:
         e._free = frozenset().union(*(a.free for mono in e.terms for a in mono))
     return e._free
 
 
-def _symbols(e: IntExpr) -> Iterator[Atom]:
-    """Every symbol atom in ``e``."""
-    if isinstance(e, Dim):
-        for mono in e.terms:
-            for atom in mono:
-                if atom.kind == "sym":
-                    yield atom
-                else:
-                    yield from _symbols(atom.a)
-                    yield from _symbols(atom.b)
+def _symbols(e: IntExpr) -> Iterator[Symbol]:
+    """Every symbol in ``e``."""
+    for mono in polynomial(e).terms:
+        for atom in mono:
+            yield from atom.symbols()
 
 
 def coefficient(e: Any, name: str) -> IntExpr | None:
@@ -677,51 +752,35 @@ def coefficient(e: Any, name: str) -> IntExpr | None:
     return result
 
 
-_ATOM_FUNCTIONS = {"//": FloorDiv, "%": Mod, "max": Max, "min": Min}
-_INT_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
-    "//": int.__floordiv__, "%": int.__mod__, "max": max, "min": min}
-
-
-def subst(e: IntExpr, values: dict) -> IntExpr:
+def subst(e: Any, values: dict) -> IntExpr:
     """``e`` with symbols replaced by expressions, given by name."""
-    if not isinstance(e, Dim) or free_symbols(e).isdisjoint(values):
+    if free_symbols(e).isdisjoint(values):
         return e
     result: IntExpr = e.const
     for mono, c in e.terms.items():
         term: IntExpr = c
         for atom in mono:
-            if atom.free.isdisjoint(values):
-                term = term * _of_atom(atom)
-            elif atom.kind == "sym":
-                term = term * values[atom.name]
-            else:
-                term = term * _ATOM_FUNCTIONS[atom.kind](subst(atom.a, values), subst(atom.b, values))
+            term = term * (_of_atom(atom) if atom.free.isdisjoint(values) else atom.replaced(values))
         result = result + term
     return result
 
 
 def evaluate(e: IntExpr, values: dict) -> int:
     """The value of ``e`` for integer values of its symbols; KeyError names one that is missing."""
-    if not isinstance(e, Dim):
-        return e
     return _numeric(e, lambda atom: values[atom.name])
 
 
-def _numeric(e: IntExpr, symbol: Callable) -> int:
-    if not isinstance(e, Dim):
-        return e
+def _numeric(e: Any, symbol: Callable[[Symbol], int]) -> int:
+    e = polynomial(e)
     total = e.const
     for mono, c in e.terms.items():
         for atom in mono:
-            if atom.kind == "sym":
-                c *= symbol(atom)
-            else:
-                c *= _INT_FUNCTIONS[atom.kind](_numeric(atom.a, symbol), _numeric(atom.b, symbol))
+            c *= atom.value(symbol)
         total += c
     return total
 
 
-def _symbol_hint(atom: Atom) -> int:
+def _symbol_hint(atom: Symbol) -> int:
     if atom.hint is None:
         raise Undecidable(f"symbol {atom.name} has no hint")
     return atom.hint
@@ -742,7 +801,7 @@ def env_of(e: IntExpr) -> ShapeEnv | None:
 
 def specialize(e: IntExpr) -> int:
     """The present value of ``e``, after recording a guard that it stays so. Undecidable without a ShapeEnv."""
-    if not isinstance(e, Dim):
+    if not free_symbols(e):
         return int(e)
     env = env_of(e)
     if env is None:
@@ -750,8 +809,8 @@ def specialize(e: IntExpr) -> int:
     return env.specialize(e)
 
 
-def _decide(kind: str, e: IntExpr) -> bool:
-    if not isinstance(e, Dim):
+def _decide(kind: str, e: Any) -> bool:
+    if not free_symbols(e):
         return e == 0 if kind == "==0" else e >= 0
     lo, hi = bounds(e)
     if kind == "==0":

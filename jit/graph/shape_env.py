@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jit.graph.dims import Dim, IntExpr, Sym, evaluate, hint
+from jit.graph.dims import Dim, IntExpr, Sym, evaluate, free_symbols, hint
 from jit.graph.journal import Journal
 
 
@@ -55,7 +55,7 @@ class ShapeEnv:
 
     def bind(self, e: IntExpr, origin: tuple) -> None:
         """Record that what ``origin`` reads is ``e``: of a stride that is an expression over other symbols."""
-        if not isinstance(e, Dim) or self.is_bound(origin):
+        if not free_symbols(e) or self.is_bound(origin):
             return
         name = f"{self.prefix}{len(self.origins)}"
         self.origins[name] = origin
@@ -78,12 +78,9 @@ class ShapeEnv:
 
     def specialize(self, e: IntExpr) -> int:
         """Record that ``e`` keeps its present value and return that."""
-        if not isinstance(e, Dim):
-            return e
         value = hint(e)
-        rest = e - value
-        if isinstance(rest, Dim):
-            self._record(Predicate("==0", rest))
+        if free_symbols(e):
+            self._record(Predicate("==0", e - value))  # type: ignore[arg-type]
         return value
 
     def _record(self, predicate: Predicate) -> None:
