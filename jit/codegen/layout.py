@@ -16,7 +16,7 @@ import torch
 
 from .. import devices, logs
 from ..errors import JitError
-from ..graph import aten, dims, layout, prims, registry
+from ..graph import aten, dims, layout, prims
 from ..graph.ir import Graph, Node, TensorType, Transform, filled, same_ints
 from ..graph.op_info import op_info
 from ..graph.passes import convolutions
@@ -134,13 +134,7 @@ class Restrider(Transform):
         name = target.removeprefix("aten::")
         o = aten.Overload(name, getattr(getattr(torch.ops.aten, name), overload or "default"))
 
-        values = list(filled(n.attrs["args"], inputs))
-        rule = registry.LIBRARY.get(name)
-        types = NotImplemented if rule is None else rule(*[aten._as_type(v) for v in values])
-        if types is NotImplemented:
-            types = aten.types_by_probe(o, values)[0]
-        if isinstance(types, list):
-            types = tuple(types)
+        types, _ = aten.result_types(o, list(filled(n.attrs["args"], inputs)))
         return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
 
 

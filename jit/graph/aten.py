@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,10 +14,11 @@ from jit import torch_private
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import registry, unstated_views
-from jit.graph.build import is_number, resolve_device, scalar_dtype
+from jit.graph.build import NUMBER, is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import CHECKED, Node, TensorType
+from jit.graph.nested import key, of_kind, replaced
 from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
 from jit.recent import Recent
@@ -63,24 +65,13 @@ class Argument:
         return self._one(v)
 
     def _one(self, v: object) -> bool:
-        k = self.kind
-        if k == "Tensor":
-            return isinstance(v, Node)
-        if k in ("int", "SymInt"):
-            return isinstance(v, (int, Dim, torch.dtype, torch.layout, torch.memory_format)) and not isinstance(v, bool)
-        if k == "float":
-            return isinstance(v, (int, float, Dim)) and not isinstance(v, bool)
-        if k == "bool":
-            return isinstance(v, bool)
-        if k == "number":
-            return is_number(v)
-        if k == "str":
-            return isinstance(v, str)
-        if k == "Generator":
-            return isinstance(v, torch.Generator)
-        if k == "Device":
-            return isinstance(v, (torch.device, str, int))
-        return False
+        return isinstance(v, _TAKEN.get(self.kind, ())) and (type(v) is not bool or self.kind in ("bool", "number"))
+
+
+_SIZE = (int, Dim, torch.dtype, torch.layout, torch.memory_format)
+# By the kind of an argument: what it may be. A bool is no number for most.
+_TAKEN = {"Tensor": Node, "int": _SIZE, "SymInt": _SIZE, "float": (int, float, Dim), "bool": bool, "number": NUMBER,
+          "str": str, "Generator": torch.Generator, "Device": (torch.device, str, int)}
 
 
 class Overload:
@@ -145,9 +136,7 @@ class Overload:
                 return None
             if not a.accepts(v):
                 return None
-            if a.list and not isinstance(v, (list, tuple)) and v is not None:
-                v = (v,) * a.length
-            values.append(v)
+            values.append((v,) * a.length if a.list and is_number(v) else v)
         return values if used == len(kwargs) else None
 
 
@@ -194,7 +183,7 @@ def bind(name: str, args: Sequence[object], kwargs: dict[str, object], b: Builde
                 if values is not None:
                     return o, values
     lifted = [b.scalar(v, scalar_dtype(v)) if is_number(v) else v for v in args]
-    if any(isinstance(v, Node) and not isinstance(a, Node) for v, a in zip(lifted, args)):
+    if any(v is not a for v, a in zip(lifted, args)):
         for o in candidates:
             values = o.bind(lifted, kwargs)
             if values is not None:
@@ -261,23 +250,23 @@ def record(b: Builder, o: Overload, values: list[object], checked: bool = False)
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
         raise Unsupported(f"an argument of {o.name} that does not fit in 64 bits", kind="argument-error")
-    rule = registry.LIBRARY.get(o.base)
-    types = NotImplemented
-    if rule is not None:
-        types = rule(*[_as_type(v) for v in values])
-    if types is NotImplemented:
-        types, values, _ = types_by_probe(o, values)
-    is_list = o.returns == ["List[Tensor]"]
-    if isinstance(types, list):
-        types = tuple(types)
+    types, values = result_types(o, values)
     result = b.aten(o.name, o.overload, tuple(values), types, impure=o.random)
     if checked:
         made = next(r for r in (result if isinstance(result, tuple) else (result,)) if r is not None)
         made = made.inputs[0] if made.op == "getitem" else made
         made.attrs = {**made.attrs, CHECKED: True}
-    if is_list:
-        return list(result)
-    return result
+    return list(result) if o.returns == ["List[Tensor]"] else result
+
+
+def result_types(o: Overload, values: list[object]) -> tuple:
+    """(the type of each result of a call, or of the one result, by the operator's rule or by a run on meta tensors; the
+    values, some of which may have been specialised)."""
+    rule = registry.LIBRARY.get(o.base)
+    types = NotImplemented if rule is None else rule(*replaced(Node, attrgetter("type"), list(values)))
+    if types is NotImplemented:
+        types, values, _ = types_by_probe(o, values)
+    return tuple(types) if isinstance(types, list) else types, values
 
 
 def _with_device(o: Overload, values: list[object]) -> list[object]:
@@ -291,41 +280,34 @@ def _with_device(o: Overload, values: list[object]) -> list[object]:
     return values
 
 
-def _as_type(v: object) -> object:
-    if isinstance(v, Node):
-        return v.type
-    if isinstance(v, (list, tuple)):
-        return [_as_type(e) for e in v]
-    return v
-
-
 _meta_cache = Recent(4096)
 
 
 def types_by_probe(o: Overload, values: list[object]) -> tuple:
     """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values,
     shared), see ``shared``."""
-    values = [_static(v) for v in values]
-    devices: list = []
-    key = (o.name, o.overload, _key(values, devices), torch.get_default_dtype())
-    device = (values[o.device_index] if o.device_index is not None and values[o.device_index] is not None
-              else devices[0] if devices else torch.device("cpu"))
-    device = torch.device(device)
-    found = _meta_cache.get(key)
+    values = _static(values)
+    call = (o.name, o.overload, key(_kind, values), torch.get_default_dtype())
+    device = (torch.device(values[o.device_index]) if o.device_index is not None and values[o.device_index] is not None
+              else _device(values))
+    found = _meta_cache.get(call)
     if found is None:
-        found = _meta_cache[key] = _by_meta(o, values)
+        found = _meta_cache[call] = _by_meta(o, values)
     types, shown = found
     with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
     return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
 
 
+def _device(values: list[object]) -> torch.device:
+    """The device of the first tensor."""
+    return next((n.type.device for n in nodes_of(values)), torch.device("cpu"))
+
+
 def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, list[float | Node]]:
     """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is
     remembered. Raises EagerRaises with what that kernel raises."""
-    values = [_static(v) for v in values]
-    devices: list = []
-    _key(values, devices)
-    device = devices[0] if devices else torch.device("cpu")
+    values = _static(values)
+    device = _device(values)
     with torch.no_grad():
         try:
             result = o.run([StandIns(0, "meta").of(v) for v in values])
@@ -338,25 +320,19 @@ def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, l
     return (types if o.returns != ["Tensor"] else types[0]), values
 
 
-def _static(v: object) -> object:
-    if type(v) is Dim:
-        return specialize(v)
-    if isinstance(v, (list, tuple)):
-        return [_static(e) for e in v]
-    if isinstance(v, Node) and v.type.is_symbolic:
-        for d in (*v.type.shape, *v.type.strides):
-            specialize(d)
-    return v
+def _static(values: list[object]) -> list[object]:
+    """The values with plain sizes, which are guarded to stay what they are."""
+    for node in of_kind(Node, values):
+        if node.type.is_symbolic:
+            for d in (*node.type.shape, *node.type.strides):
+                specialize(d)
+    return replaced(Dim, specialize, list(values))
 
 
-def _key(v: object, devices: list[torch.device]) -> tuple[object, ...]:
-    if isinstance(v, Node):
-        devices.append(v.type.device)
-        t = v.type
-        return ("T", tuple(map(hint, t.shape)), tuple(map(hint, t.strides)), t.dtype)
-    if isinstance(v, (list, tuple)):
-        return tuple([_key(e, devices) for e in v])
-    return (type(v), v)
+def _kind(v: object) -> tuple[object, ...]:
+    if type(v) is Node:
+        return "T", tuple(map(hint, v.type.shape)), tuple(map(hint, v.type.strides)), v.type.dtype
+    return type(v), v
 
 
 def _ask(o: Overload, values: list[object], device: str = "meta", grad: bool = False,
@@ -405,10 +381,10 @@ _histories: dict = {}
 def has_history(o: Overload, values: list[object], given: set[Node], index: int) -> bool:
     """As ``records``, of an overload. PyTorch is asked, on meta tensors."""
     wanted = tuple([n in given for n in nodes_of(values)])
-    key = (o.name, o.overload, _key(values, []), wanted)
-    if key not in _histories:
-        _histories[key] = _run_recorded(o, values, given)
-    found = _histories[key]
+    call = (o.name, o.overload, key(_kind, values), wanted)
+    if call not in _histories:
+        _histories[call] = _run_recorded(o, values, given)
+    found = _histories[call]
     return found is None or found[min(index, len(found) - 1)]
 
 
@@ -456,22 +432,9 @@ def _type_of(t: torch.Tensor) -> TensorType:
     return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))
 
 
-def tensors_of(v: object) -> Iterator[torch.Tensor]:
-    """The tensors in nested values, in order."""
-    if isinstance(v, torch.Tensor):
-        yield v
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            yield from tensors_of(e)
-
-
-def nodes_of(v: object) -> Iterator[Node | None]:
+def nodes_of(v: object) -> Iterator[Node]:
     """The Nodes in nested values, in order."""
-    if isinstance(v, Node):
-        yield v
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            yield from nodes_of(e)
+    return of_kind(Node, v)
 
 
 def _diagnose(o: Overload, values: list[int | Node], error: Exception) -> EagerRaises:

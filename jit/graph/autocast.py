@@ -21,6 +21,7 @@ from jit.devices import of_type, registered
 from jit.errors import Unsupported
 from jit.graph import aten
 from jit.graph.handles import TensorHandle
+from jit.graph.nested import of_kind, replaced
 from jit.graph.op_info import LOWER, OFTEN_WIDEST, WIDEST, op_info
 from jit.graph.registry import OPS
 
@@ -75,7 +76,7 @@ def convert(t: object, name: str, args: Sequence[object | TensorHandle],
 
     Raises Unsupported for operators whose parts would be intercepted, and for dtypes that autocast refuses.
     """
-    device = _device(args) or _device(tuple(kwargs.values()))
+    device = next((h.device.type for h in of_kind(TensorHandle, (args, kwargs))), None)
     low = t.autocast.get(device)
     if low is None:
         return None
@@ -91,40 +92,25 @@ def convert(t: object, name: str, args: Sequence[object | TensorHandle],
     if how == LOWER:
         target = low
     elif how == WIDEST or how == OFTEN_WIDEST and of_type(device).autocast_widens:
-        target = _widest((args, tuple(kwargs.values())), low, device)
+        target = _widest((args, kwargs), low, device)
     else:
         target = torch.float32
         if name in of_type(device).autocast_leaves or kwargs.get("dtype") is not None:
             raise Unsupported(f"{name} under autocast", "cast explicitly", kind="autocast")
 
-    def cast(v: float | int | TensorHandle | list[TensorHandle] | tuple) -> TensorHandle | int | float:
-        if isinstance(v, TensorHandle):
-            return t.call_op("to", (v, target), {}) if _eligible(v, device) and v.dtype is not target else v
-        if type(v) in (list, tuple):
-            return type(v)(map(cast, v))
-        return v
+    def cast(v: TensorHandle) -> TensorHandle:
+        return t.call_op("to", (v, target), {}) if _eligible(v, device) and v.dtype is not target else v
 
-    return tuple(map(cast, args)), {k: cast(v) for k, v in kwargs.items()}
-
-
-def _device(v: TensorHandle | Sequence[TensorHandle | tuple[None, ...]]) -> str | None:
-    if isinstance(v, TensorHandle):
-        return v.device.type
-    if isinstance(v, (list, tuple)):
-        return next(filter(None, map(_device, v)), None)
-    return None
+    return tuple(replaced(TensorHandle, cast, list(args))), replaced(TensorHandle, cast, kwargs)
 
 
 def _eligible(v: TensorHandle, device: str) -> bool:
     return v.device.type == device and v.dtype.is_floating_point and v.dtype is not torch.float64
 
 
-def _widest(v: TensorHandle | Sequence[object], low: torch.dtype, device: str) -> torch.dtype:
+def _widest(v: object, low: torch.dtype, device: str) -> torch.dtype:
     """float32 if an operand is, else the low precision type."""
-    if isinstance(v, TensorHandle):
-        if _eligible(v, device) and v.dtype not in (torch.float32, low):
-            raise Unsupported(f"{v.dtype} under autocast to {low}", kind="autocast")
-        return torch.float32 if _eligible(v, device) and v.dtype is torch.float32 else low
-    if isinstance(v, (list, tuple)):
-        return torch.float32 if any(_widest(e, low, device) is torch.float32 for e in v) else low
-    return low
+    dtypes = {h.dtype for h in of_kind(TensorHandle, v) if _eligible(h, device)}
+    if other := dtypes - {torch.float32, low}:
+        raise Unsupported(f"{other.pop()} under autocast to {low}", kind="autocast")
+    return torch.float32 if torch.float32 in dtypes else low

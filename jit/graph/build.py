@@ -16,6 +16,7 @@ from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
 from jit.graph.ir import Node, NodeList, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import frozen
 from jit.graph.prim_info import PRIMS, info
 from jit.graph.prims import infer
 from jit.graph.sym_float import SymFloat
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from jit.graph.shape_env import ShapeEnv
 
 HALF = (torch.float16, torch.bfloat16)
-_NUMBER = (bool, int, float, complex, Dim, SymFloat)
+NUMBER = (bool, int, float, complex, Dim, SymFloat)
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
@@ -47,7 +48,7 @@ def is_float(dtype: torch.dtype) -> bool:
 
 
 def is_number(v: object) -> bool:
-    return isinstance(v, _NUMBER)
+    return isinstance(v, NUMBER)
 
 
 def scalar_dtype(v: float | SymFloat | IntExpr | complex) -> torch.dtype:
@@ -453,16 +454,12 @@ class Builder(NodeList):
         Nodes. ``impure``: see ``Node``."""
         inputs: list[Node] = []
 
-        def template(v: object) -> object:
-            if isinstance(v, Node):
-                if v not in inputs:
-                    inputs.append(v)
-                return Ref(inputs.index(v))
-            if isinstance(v, (tuple, list)):
-                return tuple([template(e) for e in v])
-            return v
+        def reference(node: Node) -> Ref:
+            if node not in inputs:
+                inputs.append(node)
+            return Ref(inputs.index(node))
 
-        attrs = {"target": target, "overload": overload, "args": template(tuple(args))}
+        attrs = {"target": target, "overload": overload, "args": frozen(Node, reference, args)}
         if impure:
             attrs["impure"] = impure
         node = self.node("aten_call", tuple(inputs), attrs, type)

@@ -19,12 +19,12 @@ from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
 from jit.graph.interpret import compile_python
 from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.nested import holds, of_kind, replaced
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
     from jit.errors import JitError
     from jit.graph.build import Builder
-    from jit.graph.dims import IntExpr
     from jit.graph.ir import TensorType
     from jit.graph.tracer import Tracer
 
@@ -61,7 +61,7 @@ def cone(node: Node) -> list | None:
     while todo:
         n = todo.pop()
         if (n.impure or len(seen) > _NODES or not all(map(_fixed, n.types))
-            or _has_dim(tuple(n.attrs.values()))):
+            or holds(Dim, n.attrs)):
             return None
         for i in n.inputs:
             if i not in seen:
@@ -74,39 +74,24 @@ def _fixed(t: TensorType | None) -> bool:
     return t is None or not t.is_symbolic and t.numel <= _ELEMENTS
 
 
-def _has_dim(v: float |  str | tuple | list | IntExpr) -> bool:
-    return type(v) is Dim or type(v) in (tuple, list) and any(map(_has_dim, v))
-
-
 def worth_trying(v: object) -> bool:
-    """Whether there is a 0-dim tensor, an integer one or a mask among arguments, or in a container or slice among
-    them."""
-    if isinstance(v, TensorHandle):
-        return not v.type.shape or not v.type.dtype.is_floating_point
-    if type(v) is slice:
-        return worth_trying((v.start, v.stop, v.step))
-    return not isinstance(v, str) and hasattr(v, "__iter__") and any(map(worth_trying, v))
+    """Whether there is a 0-dim tensor, an integer one or a mask among arguments."""
+    return any(not h.type.shape or not h.type.dtype.is_floating_point for h in of_kind(TensorHandle, v))
 
 
 def has_number(v: object) -> bool:
-    """Whether there is a 0-dim tensor among arguments, or in a container or slice among them."""
-    if isinstance(v, TensorHandle):
-        return not v.type.shape
-    if type(v) is slice:
-        return has_number((v.start, v.stop, v.step))
-    return isinstance(v, (tuple, list)) and any(map(has_number, v))
+    """Whether there is a 0-dim tensor among arguments."""
+    return any(not h.type.shape for h in of_kind(TensorHandle, v))
 
 
 def as_numbers(builder: Builder, v: object) -> object:
     """Arguments with the known ones of their 0-dim tensors as Python numbers."""
-    if isinstance(v, TensorHandle):
-        found = None if v.type.shape else value(builder, v.node)
-        return v if found is None else found.item()
-    if type(v) is slice:
-        return slice(*as_numbers(builder, (v.start, v.stop, v.step)))
-    if type(v) in (tuple, list):
-        return type(v)(as_numbers(builder, e) for e in v)
-    return v
+
+    def number(handle: TensorHandle) -> object:
+        found = None if handle.type.shape else value(builder, handle.node)
+        return handle if found is None else found.item()
+
+    return replaced(TensorHandle, number, v)
 
 
 def again(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, Any], error: JitError,
@@ -119,19 +104,18 @@ def again(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str
     tracer.journal.rollback(mark)
     if isinstance(error, EagerRaises) and refusals.of_dtypes(error.error):
         raise error
-    numbers, named = as_numbers(b, tuple(args)), {k: as_numbers(b, v) for k, v in kwargs.items()}
-    if (has_number(args) and not has_number(numbers) or has_number(tuple(kwargs.values()))
-        and not has_number(tuple(named.values()))):
+    numbers, named = as_numbers(b, tuple(args)), as_numbers(b, kwargs)
+    if has_number(args) and not has_number(numbers) or has_number(kwargs) and not has_number(named):
         try:
             return tracer.call(fn, numbers, named, b.loc)
         except EagerRaises:
             pass  # the first error speaks of tensors, as eager does
     if getattr(error, "kind", "").startswith("data-dependent"):
-        plain = _values(b, tuple(args)), _values(b, kwargs)
-        if None not in plain:
+        found = {h: value(b, h.node) for h in of_kind(TensorHandle, (args, kwargs))}
+        if not holds(Dim, (args, kwargs)) and all(t is not None for t in found.values()):
             try:
                 with torch.no_grad():
-                    result = fn(*plain[0], **plain[1])
+                    result = fn(*replaced(TensorHandle, found.get, args), **replaced(TensorHandle, found.get, kwargs))
             except Exception as refused:  # eager's own, for these values
                 raise EagerRaises(refused) from None
             return _handles(tracer, result, error)
@@ -140,30 +124,17 @@ def again(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str
     raise error
 
 
-def _values(b: Builder, v: object) -> slice | dict | None:
-    """Arguments with tensors for the handles; None where one of them is not known."""
-    if isinstance(v, TensorHandle):
-        return value(b, v.node)
-    if isinstance(v, dict):
-        found = {k: _values(b, e) for k, e in v.items()}
-        return None if any(found[k] is None and v[k] is not None for k in v) else found
-    if type(v) in (tuple, list):
-        found = type(v)(_values(b, e) for e in v)
-        return None if any(f is None and e is not None for f, e in zip(found, v)) else found
-    return None if type(v) is Dim else v
-
-
-def _handles(tracer: Tracer, result, error):
+def _handles(tracer: Tracer, result: object, error: JitError) -> object:
     """A result of eager code with handles for its tensors, which have to be small."""
-    if isinstance(result, torch.Tensor):
-        if result.numel() > 64:
+
+    def handle_of(tensor: torch.Tensor) -> TensorHandle:
+        if tensor.numel() > 64:
             raise error
-        handle = tracer.constant(result)
-        return (handle if same_ints(handle.type.strides, result.stride())
-                else tracer.fresh(tracer.builder.clone(handle.node, result.stride())))
-    if type(result) in (tuple, list):
-        return type(result)(_handles(tracer, r, error) for r in result)
-    return result
+        handle = tracer.constant(tensor)
+        return (handle if same_ints(handle.type.strides, tensor.stride())
+                else tracer.fresh(tracer.builder.clone(handle.node, tensor.stride())))
+
+    return replaced(torch.Tensor, handle_of, result)
 
 
 def _elementwise(fn: Callable) -> bool:

@@ -14,6 +14,7 @@ from jit.graph.build import Builder
 from jit.graph.gradient_paths import carrying
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
+from jit.graph.nested import frozen, of_kind, replaced
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked, unmarked
 from jit.graph.passes.rewrite import protected_nodes
 from jit.graph.prims import VIEWS
@@ -37,16 +38,11 @@ class FunctionTracer(Tracer):
         self.busy += 1
         try:
             if self.busy == 1:
-                args, kwargs = (self.with_constants(tuple(args)),
-                                {k: self.with_constants(v) for k, v in (kwargs or {}).items()})
+                args, kwargs = (replaced(torch.Tensor, self.constant, tuple(args)),
+                                replaced(torch.Tensor, self.constant, kwargs or {}))
             return super().call(fn, args, kwargs, loc)
         finally:
             self.busy -= 1
-
-    def with_constants(self, v: Any) -> Any:
-        if isinstance(v, torch.Tensor):
-            return self.constant(v)
-        return type(v)(map(self.with_constants, v)) if type(v) in (list, tuple) else v
 
 
 class Recording(torch.overrides.TorchFunctionMode):
@@ -79,16 +75,8 @@ def trace_on(fn: Callable, nodes: Sequence[Node], env: ShapeEnv, next_id: int, c
     if any(h.base.version != versions[n] for n, h in handles.items()):
         raise PassError("the function writes into a tensor that it is given; a replacement may only write into tensors "
                         "of its own")
-    carrying = set()
-
-    def node_of(v: Any) -> Any:
-        if isinstance(v, TensorHandle):
-            if v.requires_grad:
-                carrying.add(v.node)
-            return v.node
-        return tuple(map(node_of, v)) if isinstance(v, (tuple, list)) else v
-
-    result = node_of(result)
+    carrying = {h.node for h in of_kind(TensorHandle, result) if h.requires_grad}
+    result = frozen(TensorHandle, lambda handle: handle.node, result)
     mark_checked(tracer.builder.nodes)
     return result, tracer.builder.nodes, carrying
 

@@ -21,7 +21,7 @@ import torch
 from jit import torch_private
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
-from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.handles import TensorHandle, to_node
 from jit.graph.sym_float import plain
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     if any(handle.base.mutated for handle in tracer.inputs):
         raise refuse("is called after a tensor from outside was changed")
     handles: list = []
-    nodes = [_node(v, handles) for v in plain(list(args))]
-    named = {k: _node(v, handles) for k, v in plain(dict(kwargs)).items()}
+    nodes, named = to_node(plain(list(args)), handles), to_node(plain(dict(kwargs)), handles)
     if tracer.grad_enabled and any(h.requires_grad for h in handles):
         raise refuse("is called where gradients are recorded")
     o = _bound(name, overload, nodes, named)
@@ -101,12 +100,3 @@ def _bound(name: str, overload: object, nodes: list[float | Node],
         if values is not None:
             return o, values
     return None
-
-
-def _node(v: float | TensorHandle | SymSize | list | tuple, handles: list) -> Node | float:
-    if isinstance(v, TensorHandle):
-        handles.append(v)
-        return v.node
-    if type(v) in (list, tuple, SymSize):
-        return tuple([_node(e, handles) for e in v])
-    return v

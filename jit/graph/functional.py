@@ -14,6 +14,7 @@ from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
+from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.op_info import op_info
 from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
@@ -104,9 +105,9 @@ def run_python(fn: Callable, rebound: bool = True) -> Callable:
                           **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError, ValueError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
-            if has_dims(args) or has_dims(tuple(kwargs.values())):
+            if holds(Dim, (args, kwargs)):
                 tracer.journal.rollback(mark)
-                return traced(tracer, *map(without_dims, args), **{k: without_dims(v) for k, v in kwargs.items()})
+                return traced(tracer, *replaced(Dim, specialize, args), **replaced(Dim, specialize, kwargs))
             if isinstance(error, ValueError):
                 raise
             raise Unsupported(f"{fn.__name__}: {error}", kind="unknown-function") from error
@@ -272,9 +273,8 @@ def unflatten(t, self: TensorHandle, dim: int, sizes):
 
 @python_function(torch.broadcast_tensors)
 def broadcast_tensors(t: Tracer, *tensors: TensorHandle | Sequence[TensorHandle]) -> tuple[TensorHandle, ...]:
-    tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    shape = broadcast_shapes(*(x.type.shape for x in tensors))
-    return tuple(t.call_op("expand", (x, shape), {}) for x in tensors)
+    shape = broadcast_shapes(*(x.type.shape for x in unpacked(tensors)))
+    return tuple(t.call_op("expand", (x, shape), {}) for x in unpacked(tensors))
 
 
 @python_function(torch.is_tensor)
@@ -305,17 +305,3 @@ def _fill_masked(op: str, input: TensorHandle, mask, *args: object):
 
 
 python_function(torch_private.masked._combine_input_and_mask)(run_python(_fill_masked, rebound=False))
-
-
-def without_dims(v: Dim | TensorHandle | list | tuple) -> TensorHandle | int:
-    """The argument with its Dims as plain integers, which become guards."""
-    if type(v) is Dim:
-        return specialize(v)
-    return type(v)(map(without_dims, v)) if type(v) in (list, tuple) else v
-
-
-def has_dims(v: Dim | TensorHandle | tuple[TensorHandle, Dim] | list) -> bool:
-    """Whether a Dim occurs in nested arguments."""
-    return type(v) is Dim or isinstance(v, (list, tuple)) and any(map(has_dims, v))
-
-

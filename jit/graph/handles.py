@@ -20,6 +20,7 @@ from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import hint, product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.nested import replaced
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class NamedResult(tuple):
         self = super().__new__(cls, values)
         self.cls, self.fields = result_class, fields
         return self
+
+    def _make(self, values: Sequence) -> NamedResult:
+        return NamedResult(self.cls, self.fields, values)
 
     def __getattr__(self, name: str) -> TensorHandle | Proxy:
         if name in self.__dict__.get("fields", ()):
@@ -417,23 +421,14 @@ def fresh_type(t: TensorType) -> TensorType:
     return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)
 
 
-def has_handle(v: object) -> bool:
-    """Whether a tensor occurs in an argument."""
-    return isinstance(v, TensorHandle) or isinstance(v, (tuple, list)) and any(map(has_handle, v))
-
-
 def to_node(v: object, handles: list) -> object:
     """An argument with nodes for its tensors, which are added to ``handles``."""
-    if isinstance(v, TensorHandle):
-        handles.append(v)
-        return v.node
-    if isinstance(v, list):
-        return [to_node(e, handles) for e in v]
-    if type(v) in (tuple, SymSize):
-        return tuple([to_node(e, handles) for e in v])
-    if isinstance(v, slice):
-        return slice(to_node(v.start, handles), to_node(v.stop, handles), to_node(v.step, handles))
-    return v
+
+    def node(handle: TensorHandle) -> Node:
+        handles.append(handle)
+        return handle.node
+
+    return replaced(TensorHandle, node, v)
 
 
 def to_nodes(args: Sequence[object], handles: list) -> list:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from jit.graph.ir import Graph, Part
+from jit.graph.nested import of_kind
 from jit.graph.prims import literal
 from jit.graph.printing import to_python, unbound_symbols
 
@@ -27,7 +28,7 @@ def compile_python(graph: Graph) -> Callable:
     file = f"<jit graph {_counter}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     linecache.cache.pop(f"<jit graph {_counter - _MOST_TEXTS}>", None)
-    namespace = {literal(v): v for node in graph.nodes for v in _generators(node.attrs.get("args"))}
+    namespace = {literal(v): v for node in graph.nodes for v in of_kind(torch.Generator, node.attrs)}
     exec(compile(text, file, "exec"), namespace)
     return namespace["graph"]
 
@@ -47,15 +48,6 @@ def view_function(graph: Graph, position: int) -> tuple:
     at = None if base.op == "input" else returned.index(base)
     part = Part(graph, graph.inputs if at is None else [*graph.inputs, base], [returned[position]]).run()
     return at, compile_python(part), unbound_symbols(part)
-
-
-def _generators(template: object) -> Iterator[torch.Generator]:
-    """The random generators in the arguments of a library call, which the text can only name."""
-    if isinstance(template, torch.Generator):
-        yield template
-    elif isinstance(template, (tuple, list)):
-        for t in template:
-            yield from _generators(t)
 
 
 def evaluate(graph: Graph, tensors: list[torch.Tensor], sizes: Sequence[IntExpr] = ()) -> list:

@@ -16,6 +16,7 @@ import torch
 
 from jit.devices import backend
 from jit.graph.dims import Dim, IntExpr, equal, product, structurally_equal
+from jit.graph.nested import replaced
 from jit.graph.shape_env import ShapeEnv
 
 
@@ -149,10 +150,8 @@ class Ref:
 
 
 def filled(template: object, inputs: Sequence[object]) -> Any:
-    """An argument template with what ``inputs`` has in the place of references; lists become tuples."""
-    if isinstance(template, Ref):
-        return inputs[template.index]
-    return tuple([filled(t, inputs) for t in template]) if isinstance(template, (tuple, list)) else template
+    """An argument template with what ``inputs`` has in the place of references."""
+    return replaced(Ref, lambda ref: inputs[ref.index], template)
 
 
 # The attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jit.graph.dims import Dim, free_symbols
 from jit.graph.functions import parts
 from jit.graph.ir import Graph, Node, TensorType, ancestors, origins_in, same_ints
+from jit.graph.nested import of_kind
 from jit.graph.prim_info import info
 from jit.graph.prims import infer, literal, words
 
@@ -178,21 +179,7 @@ def function_text(graph: Graph, call: Node) -> list[str]:
 def unbound_symbols(graph: Graph) -> list[str]:
     """Size symbols that the graph uses and that no input's shape shows; they are given as integers after the inputs, in
     this order."""
-    used: set[str] = set()
-
-    def visit(v: object) -> None:
-        if type(v) is Dim:
-            used.update(free_symbols(v))
-        elif isinstance(v, (tuple, list)):
-            for e in v:
-                visit(e)
-
-    for node in graph.nodes:
-        for v in node.attrs.values():
-            visit(v)
-        for t in node.types:
-            if t is not None:
-                visit(t.shape)
-                visit(t.strides)
+    types = [(t.shape, t.strides) for n in graph.nodes for t in n.types if t is not None]
+    used = {name for d in of_kind(Dim, ([n.attrs for n in graph.nodes], types)) for name in free_symbols(d)}
     bound = symbol_bindings(graph)
     return [name for name in graph.env.origins if name in used and name not in bound]

@@ -26,8 +26,9 @@ from jit import torch_private
 from jit.devices import registered
 from jit.errors import JitError
 from jit.graph.dims import Dim, hint
-from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, contiguous_strides
+from jit.graph.nested import mapped
 from jit.graph.sym_float import SymFloat
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class StandIns:
 
     def of(self, v: object) -> object:
         """The stand-in for an argument."""
+        return mapped(self._of, v)
+
+    def _of(self, v: object) -> object:
         if isinstance(v, (TensorHandle, Node, Described)):
             if id(v) not in self.made:
                 self.made[id(v)] = self._tensor(v)
@@ -71,12 +75,6 @@ class StandIns:
             return hint(v)
         if type(v) is SymFloat:
             return v.value
-        if type(v) in (list, tuple, SymSize):
-            return type(v)([self.of(e) for e in v])
-        if isinstance(v, dict):
-            return {k: self.of(e) for k, e in v.items()}
-        if isinstance(v, slice):
-            return slice(self.of(v.start), self.of(v.stop), self.of(v.step))
         if isinstance(v, torch.Generator):
             return None if self.device == "meta" else v.clone_state()
         if isinstance(v, torch.device) and self.device == "meta":

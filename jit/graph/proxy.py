@@ -14,7 +14,8 @@ import torch
 
 from jit.graph.attributes import ATTRIBUTES
 from jit.graph.dims import Dim
-from jit.graph.handles import NamedResult, SymSize, TensorHandle
+from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.nested import holds, of_kind, replaced
 
 if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
@@ -36,7 +37,7 @@ class Proxy:
     @classmethod
     def __torch_function__(cls, func: Callable, types: tuple[type, ...], args: tuple[object, ...] = (),
                            kwargs: dict[str, int | str | None] | None = None) -> Proxy | tuple[Proxy, ...]:
-        tracer = _find_tracer(args) or _find_tracer(tuple((kwargs or {}).values()))
+        tracer = _find_tracer((args, kwargs))
         return call(tracer, func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> object:
@@ -88,45 +89,22 @@ Proxy.__getitem__ = _operator(operator.getitem, False)
 Proxy.__setitem__ = lambda self, index, value: call(self._tracer, operator.setitem, (self, index, value), {})
 
 
-def _find_tracer(args: tuple[object, ...]) -> Tracer | None:
-    for a in args:
-        if type(a) is Proxy:
-            return a._tracer
-        if isinstance(a, (list, tuple)):
-            found = _find_tracer(a)
-            if found is not None:
-                return found
-    return None
+def _find_tracer(args: object) -> Tracer | None:
+    return next((a._tracer for a in of_kind(Proxy, args)), None)
 
 
 def call(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> object:
     """``fn`` on proxies, recorded."""
-    args = tuple(unwrap(a) for a in args)
-    kwargs = {k: unwrap(v) for k, v in kwargs.items()}
-    return wrap(tracer, tracer.call(fn, args, kwargs, tracer.builder.loc))
+    return wrap(tracer, tracer.call(fn, tuple(unwrap(args)), unwrap(kwargs), tracer.builder.loc))
 
 
 def unwrap(v: object) -> object:
     """Proxies, also nested ones, as handles."""
-    if type(v) is Proxy:
-        return v._handle
-    if isinstance(v, NamedResult):
-        return NamedResult(v.cls, v.fields, [unwrap(e) for e in v])
-    if type(v) in (list, tuple):
-        return type(v)(unwrap(e) for e in v)
-    if type(v) is slice:
-        return slice(unwrap(v.start), unwrap(v.stop), unwrap(v.step))
-    return v
+    return replaced(Proxy, lambda proxy: proxy._handle, v)
 
 
 def wrap(tracer: Tracer, v: object) -> object:
     """Handles, also nested ones, as proxies; concrete sizes as ``torch.Size``; named results as their class."""
-    if isinstance(v, TensorHandle):
-        return Proxy(tracer, v)
     if isinstance(v, SymSize):
-        return v if any(type(s) is Dim for s in v) else torch.Size(v)
-    if isinstance(v, NamedResult):
-        return NamedResult(v.cls, v.fields, [wrap(tracer, e) for e in v])
-    if type(v) in (list, tuple):
-        return type(v)(wrap(tracer, e) for e in v)
-    return v
+        return v if holds(Dim, v) else torch.Size(v)
+    return replaced(TensorHandle, lambda handle: Proxy(tracer, handle), v)

@@ -25,7 +25,8 @@ from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.binding import DUNDERS, Binding
 from jit.graph.dims import Dim, hint, specialize
-from jit.graph.handles import SymSize, TensorHandle, overlaps_itself
+from jit.graph.handles import TensorHandle, overlaps_itself
+from jit.graph.nested import holds, key, of_kind, replaced
 from jit.graph.op_info import op_info
 from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
@@ -76,7 +77,7 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
         if (len(args) != 3 or not isinstance(args[0], TensorHandle)
             or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type)):
             return False
-        if not _has_tensors(args[1]):  # PyTorch writes by indices in ways of their own
+        if not holds(TensorHandle, args[1]):  # PyTorch writes by indices in ways of their own
             args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
     call = _Call(fn, name, args, kwargs, tracer.grad_enabled, entry is not None and entry.alias)
     if not call.plain:
@@ -98,10 +99,6 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
     return False
 
 
-def _has_tensors(key: object) -> bool:
-    return isinstance(key, TensorHandle) or isinstance(key, (list, tuple)) and any(map(_has_tensors, key))
-
-
 class _Call:
     """A call to be tried. ``tensors``: the handles among its arguments; ``plain``: whether there are stand-ins for all
     arguments; ``sized``: the product of all integers that may be sizes; ``view``: whether the function makes views,
@@ -113,7 +110,7 @@ class _Call:
         self.tensors: list = []
         self.numbers: set = set()
         self.plain, self.sized = True, 1
-        described = self._kind(self.args), self._kind(self.kwargs)
+        described = key(self._kind, self.args), key(self._kind, self.kwargs)
         for at, v in (*enumerate(args), *kwargs.items()):
             if type(v) in (int, Dim) and _is_value(name, at):
                 self.sized //= max(abs(hint(v)), 1)
@@ -127,16 +124,9 @@ class _Call:
             t = v.type
             return (t.dtype, tuple(map(hint, t.shape)), tuple(map(hint, t.strides)),
                     t.device.type, v.requires_grad, v.is_conj)
-        if type(v) is Dim:
-            return self._kind(hint(v))
+        v = hint(v) if type(v) is Dim else v
         if type(v) is SymFloat:
             return float, v.value
-        if type(v) in (list, tuple, SymSize, torch.Size):
-            return type(v), tuple(map(self._kind, v))
-        if type(v) is dict:
-            return tuple((k, self._kind(e)) for k, e in v.items())
-        if isinstance(v, slice):
-            return slice, self._kind(v.start), self._kind(v.stop), self._kind(v.step)
         if type(v) is int:
             self.sized *= max(abs(v), 1)
             self.numbers.add(v)
@@ -254,7 +244,8 @@ class _Call:
             return None
         for most in (None, 64):
             if most is not None:  # the numbers have to fit, however many elements there are
-                args = [v if _is_value(self.name, at) else _at_most(v, most) for at, v in enumerate(args)]
+                args = [v if _is_value(self.name, at) else replaced(int, lambda n: min(n, most), v)
+                        for at, v in enumerate(args)]
             answer = ask(self.fn, args, {**kwargs, "device": "meta"}, given)
             error, made = answer.error, answer.result
             if (error is not None and not isinstance(error, (TypeError, NotImplementedError))
@@ -327,13 +318,6 @@ _RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uin
                                                                        torch.int8, torch.int16, torch.int32))
 
 
-def _at_most(v, most: int):
-    """Sizes that are no larger than ``most``."""
-    if isinstance(v, (list, tuple)):
-        return type(v)(_at_most(e, most) for e in v)
-    return min(v, most) if type(v) is int else v
-
-
 @functools.cache
 def _is_value(name: str, at: int | str) -> bool:
     """Whether argument ``at`` of an operator, a position or a name, is a number to compute with, and no size or
@@ -350,19 +334,12 @@ def _is_value(name: str, at: int | str) -> bool:
 
 def keep_sizes(v: object) -> None:
     """Guard that symbolic sizes and numbers among the arguments stay what they are."""
-    if isinstance(v, TensorHandle):
-        keep_sizes((*v.type.shape, *v.type.strides))
-    elif type(v) is Dim:
-        specialize(v)
-    elif type(v) is SymFloat:
-        float(v)
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            keep_sizes(e)
-    elif isinstance(v, dict):
-        keep_sizes(tuple(v.values()))
-    elif isinstance(v, slice):
-        keep_sizes((v.start, v.stop, v.step))
+    for h in of_kind(TensorHandle, v):
+        keep_sizes((h.type.shape, h.type.strides))
+    for size in of_kind(Dim, v):
+        specialize(size)
+    for number in of_kind(SymFloat, v):
+        float(number)
 
 
 def _share_memory(handles: list[TensorHandle]) -> bool:
@@ -385,8 +362,7 @@ def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
 def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs: dict) -> JitError:
     """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of
     these shapes, else Unsupported: a rule of ours has failed."""
-    tensors: list = []
-    _tensors_in((args, kwargs), tensors)
+    tensors = list(of_kind(TensorHandle, (args, kwargs)))
     if _writes(fn, kwargs) and _share_memory(tensors):
         return Unsupported("an operation on tensors that share memory, which eager may refuse",
                            "clone() one of them", kind="overlapping-memory")
@@ -399,13 +375,3 @@ def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs
                           kind="internal")
     failure.cause = error
     return failure
-
-
-def _tensors_in(v: object, found: list) -> None:
-    if isinstance(v, TensorHandle):
-        found.append(v)
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            _tensors_in(e, found)
-    elif isinstance(v, dict):
-        _tensors_in(tuple(v.values()), found)

@@ -20,11 +20,11 @@ import torch
 
 from jit import torch_private
 from jit.devices import backend
-from jit.graph.aten import tensors_of
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
 from jit.graph.layout import equal_ints
+from jit.graph.nested import key, of_kind, replaced
 from jit.graph.recording import positions
 from jit.graph.op_info import op_info
 from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
@@ -56,38 +56,17 @@ def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str,
          result: int | NamedResult | TensorHandle | tuple[TensorHandle, ...] | None, wrote: tuple[Base, ...],
          loc: Loc | None) -> None:
     """An operation is over: ``wrote`` are the bases that it has written."""
-    made: list = []
-    _results(result, made)
+    made = list(of_kind(TensorHandle, result))
     if tracer.grad_enabled and any(h.requires_grad for h in made) or wrote:
-        read: list = []
-        given: dict = {}
-        given_args, given_kwargs = _described(list(args), given, read), _described(dict(kwargs), given, read)
+        given = {h: Described(h.type, h.requires_grad, h.is_conj, h.base)
+                 for h in of_kind(TensorHandle, (args, kwargs))}
+        given_args, given_kwargs = replaced(TensorHandle, given.get, [list(args), kwargs])
+        read = list(given.values())
         mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
         event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed, loc)
         tracer.events.append(event)
         if tracer.grad_enabled:
             _note_kept_inputs(tracer, event)
-
-
-def _results(v: int | NamedResult | TensorHandle | tuple[TensorHandle, ...] | list, found: list) -> None:
-    if isinstance(v, TensorHandle):
-        found.append(v)
-    elif isinstance(v, (list, tuple, NamedResult)):
-        for e in v:
-            _results(e, found)
-
-
-def _described(v: object, given: dict, read: list) -> object:
-    if isinstance(v, TensorHandle):
-        if id(v) not in given:
-            given[id(v)] = Described(v.type, v.requires_grad, v.is_conj, v.base)
-            read.append(given[id(v)])
-        return given[id(v)]
-    if type(v) in (list, tuple):
-        return type(v)([_described(e, given, read) for e in v])
-    if isinstance(v, dict):
-        return {k: _described(e, given, read) for k, e in v.items()}
-    return v
 
 
 def _note_kept_inputs(tracer: Tracer, event: Event) -> None:
@@ -117,10 +96,6 @@ def _effects(event: Event) -> tuple | None:
     return _by_id(event, _known[key])
 
 
-def _numbers(v) -> set:
-    return {v} if type(v) is int else set().union(*map(_numbers, v)) if isinstance(v, (list, tuple)) else set()
-
-
 def _by_id(event: Event, found: tuple | None) -> tuple | None:
     if found is None:
         return None
@@ -139,7 +114,8 @@ def _asked(event: Event) -> tuple | None:
                                                                        for d in event.read):
         devices.insert(0, None)  # of floats there is no index that a kernel could fail on
     for device in devices:
-        sizes = smaller(event.read, _numbers(event.args)) if device is None and not small else None
+        numbers = {v for v in of_kind(int, event.args) if type(v) is int}
+        sizes = smaller(event.read, numbers) if device is None and not small else None
         given = StandIns(1, device, sizes, grad=True)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
         answer = ask(event.fn, event.args, event.kwargs, given, True, keeping=True)
@@ -147,7 +123,7 @@ def _asked(event: Event) -> tuple | None:
             continue
         kept = answer.kept
         read = tuple(i for i, d in enumerate(event.read) if torch_private.storage_id(given.of(d)) in kept)
-        made = tuple(i for i, (t, _) in enumerate(zip(tensors_of(answer.result), event.made))
+        made = tuple(i for i, (t, _) in enumerate(zip(of_kind(torch.Tensor, answer.result), event.made))
                      if torch_private.storage_id(t) in kept)
         return read, made, tuple(i for i, d in enumerate(event.read)
                                  if torch_private.version_of(given.of(d)) != before[i])
@@ -183,18 +159,14 @@ def _key(event: Event) -> tuple[object, tuple[tuple[object, ...], ...], tuple[tu
     def kind(v: object) -> tuple[object, ...]:
         if isinstance(v, Described):
             return places[id(v)], v.type.dtype, tuple(map(hint, v.type.shape)), v.type.device.type, v.requires_grad
-        if isinstance(v, (list, tuple)):
-            return tuple(map(kind, v))
-        if isinstance(v, dict):
-            return tuple((k, kind(e)) for k, e in v.items())
         return hint(v) if type(v) is Dim else (type(v), v)
 
-    key = event.fn, kind(event.args), kind(event.kwargs)
+    call = event.fn, key(kind, event.args), key(kind, event.kwargs)
     try:
-        hash(key)
+        hash(call)
     except TypeError:
         return None
-    return key
+    return call
 
 
 _OF_TYPES = ("dtype", "invalid gradient", "must match the size")  # in errors that do not depend on values
@@ -215,7 +187,7 @@ def _asked_backward(event: Event, unequal: bool) -> str | None:
         answer = ask(event.fn, event.args, event.kwargs, given, True)
         if answer.error is not None:
             return None
-        made = [t for t in tensors_of(answer.result) if t.requires_grad]
+        made = [t for t in of_kind(torch.Tensor, answer.result) if t.requires_grad]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
         error = made and wanted and of_tensors(torch.autograd.grad, made,
                                                wanted, [torch.ones_like(t) for t in made], allow_unused=True).error

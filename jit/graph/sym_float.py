@@ -6,6 +6,7 @@ import struct
 from typing import Callable
 
 from jit.graph.dims import Dim
+from jit.graph.nested import replaced
 
 _double, _words = struct.Struct("<d"), struct.Struct("<ii")
 
@@ -65,10 +66,4 @@ __sub__ __rsub__ __mul__ __rmul__
 
 def plain(v: object) -> object:
     """The argument structure with every SymFloat replaced by its number."""
-    if isinstance(v, SymFloat):
-        return float(v)
-    if type(v) in (list, tuple):
-        return type(v)([plain(e) for e in v])
-    if type(v) is dict:
-        return {k: plain(e) for k, e in v.items()}
-    return v
+    return replaced(SymFloat, float, v)

@@ -25,10 +25,11 @@ from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, bounds, equal, specialize
+from jit.graph.nested import holds
 from jit.graph.shape_env import ShapeEnv
 from jit.graph.foreach import foreach
 from jit.graph.handles import (
-    Base, NamedResult, TensorHandle, ViewStep, conform, has_handle, may_overlap_itself, next_version,
+    Base, NamedResult, TensorHandle, ViewStep, conform, may_overlap_itself, next_version,
     overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
 )
 from jit.graph.ir import Graph, Node, TensorType, same_ints
@@ -196,7 +197,7 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
-        known = constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs.values())
+        known = constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs)
         mark = self.journal.checkpoint() if known else None
         self.depth += 1
         try:
@@ -404,8 +405,7 @@ class Tracer:
         handles: list = []
         if kwargs.get("requires_grad") is False:  # of a Python function that makes a tensor
             kwargs = {k: v for k, v in kwargs.items() if k != "requires_grad"}
-        if (not any(has_handle(a) for a in args) and not any(has_handle(v) for v in kwargs.values())
-            and not aten.overloads(name)):
+        if not holds(TensorHandle, (args, kwargs)) and not aten.overloads(name):
             raise Unsupported(f"{name} has no tensor argument", kind="unknown-function")
         args, kwargs = self._on_one_device(plain(args), False), plain(kwargs)
         nodes = to_nodes(args, handles)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from jit.graph.dims import Dim, hint, structurally_equal
 from jit.graph.ir import Graph, Ref, TensorType, same_ints
+from jit.graph.nested import of_kind
 from jit.graph.prim_info import PRIMS
 from jit.graph.prims import infer, strides_agree
 
@@ -26,14 +26,6 @@ def _same_sizes(a: tuple[IntExpr, ...], b: tuple[IntExpr, ...]) -> bool:
     hand."""
     return len(a) == len(b) and all(structurally_equal(x, y) or Dim in (type(x), type(y)) and hint(x) == hint(y)
                                     for x, y in zip(a, b))
-
-
-def _refs(template: object) -> Iterator[int]:
-    if isinstance(template, Ref):
-        yield template.index
-    elif isinstance(template, (tuple, list)):
-        for t in template:
-            yield from _refs(t)
 
 
 def verify(graph: Graph) -> Graph:
@@ -79,7 +71,7 @@ def _check_node(node: Node, seen: set[Node]) -> None:
     except TypeError:
         raise InvalidGraph(f"unhashable attribute in {node}") from None
     if node.op == "aten_call":
-        if sorted(set(_refs(node.attrs["args"]))) != list(range(len(node.inputs))):
+        if sorted({ref.index for ref in of_kind(Ref, node.attrs["args"])}) != list(range(len(node.inputs))):
             raise InvalidGraph(f"the template of {node} does not use its inputs")
         return
     if node.op == "autograd_function":

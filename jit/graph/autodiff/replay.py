@@ -16,7 +16,8 @@ from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import Dim, hint
-from jit.graph.ir import CHECKED, Node, Ref, operator
+from jit.graph.ir import CHECKED, Node, Ref, filled, operator
+from jit.graph.nested import replaced, several
 from jit.graph.prim_info import info
 from jit.graph.probe import StandIns, of_tensors
 
@@ -61,7 +62,7 @@ def replay_call(b: GradBuilder, target: str, overload: str, args: tuple[object, 
     if len({_tensor(i) for i in inputs}) < len(inputs):
         raise Unsupported(f"the gradient of {target} with one tensor as several arguments, of which some are detached",
                           kind="gradient")
-    given = given if isinstance(given, tuple) else (given,)
+    given = several(given)
     present = tuple(g is not None for g in given)
     undefined = _undefined(target, overload, args, inputs, wanted, present)
     wanted = tuple(k for k in wanted if k not in undefined)
@@ -91,25 +92,17 @@ def _undefined(target: str, overload: str, args: tuple[object, ...], inputs: tup
         return []
     made = StandIns(1 if any(i.type.is_empty for i in inputs) else None)
     tensors = [made.of(i).requires_grad_(k in wanted) for k, i in enumerate(inputs)]
-    results = of_tensors(aten.Overload(target, operator(target, overload)).run, _filled(args, tensors)).result
+    values = replaced(Dim, hint, filled(args, tensors))
+    results = of_tensors(aten.Overload(target, operator(target, overload)).run, values).result
     if results is None:  # it refuses these values
         return []
-    results = [r for r, p in zip((results,) if isinstance(results, torch.Tensor) else results, present) if p
+    results = [r for r, p in zip(several(results), present) if p
                and r.requires_grad]
     found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted],
                        [torch.ones_like(r) for r in results], allow_unused=True).result
     if found is None:
         return []
     return [k for k, g in zip(wanted, found) if g is None]
-
-
-def _filled(v: object, tensors: list[torch.Tensor]) -> object:
-    """An argument template with tensors in the place of references."""
-    if isinstance(v, Ref):
-        return tensors[v.index]
-    if isinstance(v, (list, tuple)):
-        return [_filled(e, tensors) for e in v]
-    return hint(v) if type(v) is Dim else v
 
 
 def _tensor(n: Node) -> Node:
@@ -129,20 +122,16 @@ def run(op: object, args: list[object], kwargs: dict[str, None], wanted: list[to
     leaves: dict = {}
     again = torch.is_grad_enabled()
 
-    def fresh(v: object) -> object:
-        if isinstance(v, torch.Tensor):
-            if id(v) not in leaves:
-                leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w
-                    for w in wanted))
-            return leaves[id(v)][1]
-        if isinstance(v, (list, tuple)):
-            return [fresh(e) for e in v]
-        return v
+    def fresh(v: torch.Tensor) -> torch.Tensor:
+        if id(v) not in leaves:
+            leaves[id(v)] = v, v.view_as(v) if again and v.requires_grad else v.detach().requires_grad_(any(v is w
+                for w in wanted))
+        return leaves[id(v)][1]
 
     with torch.enable_grad():
-        results = op(*[fresh(a) for a in args], **{k: fresh(a) for k, a in kwargs.items()})
-        results = [results] if isinstance(results, torch.Tensor) else list(results)
-        pairs = [(r, t) for r, t in zip(results, tangents) if t is not None and r is not None and r.requires_grad]
+        results = op(*replaced(torch.Tensor, fresh, args), **replaced(torch.Tensor, fresh, kwargs))
+        pairs = [(r, t) for r, t in zip(several(results), tangents)
+                 if t is not None and r is not None and r.requires_grad]
         sources = [leaves[id(w)][1] for w in wanted]
         if not pairs:
             return [torch.zeros_like(s) for s in sources]

@@ -14,6 +14,7 @@ from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div, plain_if_few
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
+from jit.graph.nested import holds
 from jit.graph.registry import op
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
             return t.fresh(b.full((), data, dtype or torch.int64, where))
         parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
         return t.fresh(b.cat(parts, 0) if len(parts) > 1 else parts[0])
-    if _contains_handle(data):
+    if holds(TensorHandle, data):
         raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent-value")
     value = torch.tensor(data, dtype=dtype)
     handle = t.constant(value)
@@ -285,7 +286,3 @@ def new_tensor(t: Tracer, self: TensorHandle, data, *, dtype: torch.dtype | None
     if isinstance(data, TensorHandle) or requires_grad:
         raise Unsupported("new_tensor of a tensor, or with a gradient", "use clone()", kind="unknown-function")
     return tensor(t, data, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
-
-
-def _contains_handle(v: float | int | list | TensorHandle | tuple) -> bool:
-    return isinstance(v, TensorHandle) or isinstance(v, (list, tuple)) and any(map(_contains_handle, v))

@@ -1,0 +1,71 @@
+"""Walks over the arguments and results of calls: what lies in lists, tuples, dictionaries and slices, however deep.
+
+Everything else is a leaf, also a tensor and a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, Callable
+
+_CONTAINERS = (list, tuple, dict, slice)
+Kind = type | tuple[type, ...]
+
+
+def _parts(v: Any) -> Iterable:
+    return v if isinstance(v, (list, tuple)) else (v.start, v.stop, v.step) if isinstance(v, slice) else v.values()
+
+
+def _like(v: Any, parts: list) -> Any:
+    """A container such as ``v`` of other parts. Named tuples have ``_make`` for that."""
+    if isinstance(v, dict):
+        return dict(zip(v, parts))
+    return slice(*parts) if isinstance(v, slice) else parts if type(v) is list else getattr(v, "_make", type(v))(parts)
+
+
+def mapped(fn: Callable, v: Any) -> Any:
+    """The same containers with ``fn(leaf)`` for each leaf."""
+    return _like(v, [mapped(fn, e) for e in _parts(v)]) if isinstance(v, _CONTAINERS) else fn(v)
+
+
+def replaced(kind: Kind, fn: Callable, v: Any) -> Any:
+    """The same containers with ``fn(e)`` for each ``e`` of a type in them."""
+    if isinstance(v, kind):
+        return fn(v)
+    return _like(v, [replaced(kind, fn, e) for e in _parts(v)]) if isinstance(v, _CONTAINERS) else v
+
+
+def frozen(kind: Kind, fn: Callable, v: Any) -> Any:
+    """As ``replaced``, with tuples in the place of lists."""
+    return tuple([frozen(kind, fn, e) for e in v]) if isinstance(v, (list, tuple)) else replaced(kind, fn, v)
+
+
+def key(fn: Callable, v: Any) -> Hashable:
+    """What tells one value from another, where ``fn(leaf)`` does so for leaves."""
+    if not isinstance(v, _CONTAINERS):
+        return fn(v)
+    return (type(v), *[key(fn, e) for e in _parts(v)], *(v if isinstance(v, dict) else ()))
+
+
+def of_kind(kind: Kind, v: Any) -> Iterator:
+    """What is of a type, in order."""
+    if isinstance(v, kind):
+        yield v
+    elif isinstance(v, _CONTAINERS):
+        for e in _parts(v):
+            yield from of_kind(kind, e)
+
+
+def holds(kind: Kind, v: Any) -> bool:
+    """Whether there is something of a type."""
+    return isinstance(v, kind) or isinstance(v, _CONTAINERS) and any([holds(kind, e) for e in _parts(v)])
+
+
+def several(v: Any) -> list | tuple:
+    """A list or tuple as it is, anything else as a tuple of one."""
+    return v if isinstance(v, (list, tuple)) else (v,)
+
+
+def unpacked(given: tuple) -> list | tuple:
+    """Arguments of which PyTorch takes one by one what it also takes as one list: ``f(2, 3)`` and ``f([2, 3])``."""
+    return several(given[0]) if len(given) == 1 else given
