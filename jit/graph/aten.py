@@ -18,7 +18,7 @@ from jit.graph.build import NUMBER, is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import CHECKED, Node, TensorType
-from jit.graph.nested import key, of_kind, replaced
+from jit.graph.nested import key, of_kind, replaced, several
 from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
 from jit.recent import Recent
@@ -77,14 +77,15 @@ _TAKEN = {"Tensor": Node, "int": _SIZE, "SymInt": _SIZE, "float": (int, float, D
 class Overload:
     """An aten overload: its operator, arguments, and what its results are."""
 
-    __slots__ = ("op", "name", "overload", "arguments", "returns", "random",
-                 "data_dependent", "views", "mutates", "device_index", "base", "plain", "trusting", "_composite")
+    __slots__ = ("op", "name", "overload", "arguments", "returns", "single", "random", "data_dependent", "views",
+                 "mutates", "device_index", "base", "plain", "trusting", "_composite")
 
     def __init__(self, base: str, op: object) -> None:
         schema = torch_private.schema(op)
         self.op, self.name, self.overload, self.base = op, schema.name, schema.overload_name, base
         self.arguments = [Argument(a) for a in schema.arguments]
         self.returns = [str(r.type) for r in schema.returns]
+        self.single = self.returns == ["Tensor"]
         self.random = torch.Tag.nondeterministic_seeded in op.tags or any(a.name == "generator" for a in self.arguments)
         self.data_dependent = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
         self.mutates = any(a.written for a in self.arguments)
@@ -166,8 +167,7 @@ def bind(name: str, args: Sequence[object], kwargs: dict[str, object], b: Builde
          only: object = None) -> tuple[Overload, list[object]] | None:
     """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last
     resort."""
-    candidates = ([Overload(name, only)] if only is not None and isinstance(only, torch_private.OpOverload)
-                  else overloads(name))
+    candidates = [Overload(name, only)] if only is not None else overloads(name)
     for o in candidates:
         values = o.bind(args, kwargs)
         if values is not None:
@@ -253,7 +253,7 @@ def record(b: Builder, o: Overload, values: list[object], checked: bool = False)
     types, values = result_types(o, values)
     result = b.aten(o.name, o.overload, tuple(values), types, impure=o.random)
     if checked:
-        made = next(r for r in (result if isinstance(result, tuple) else (result,)) if r is not None)
+        made = next(r for r in several(result) if r is not None)
         made = made.inputs[0] if made.op == "getitem" else made
         made.attrs = {**made.attrs, CHECKED: True}
     return list(result) if o.returns == ["List[Tensor]"] else result
@@ -294,8 +294,8 @@ def types_by_probe(o: Overload, values: list[object]) -> tuple:
     if found is None:
         found = _meta_cache[call] = _by_meta(o, values)
     types, shown = found
-    with_device = lambda t: None if t is None else t.replace(device=device)  # noqa: E731
-    return (with_device(types) if isinstance(types, TensorType) else tuple(map(with_device, types))), values, shown
+    types = tuple([None if t is None else t.replace(device=device) for t in types])
+    return (types[0] if o.single else types), values, shown
 
 
 def _device(values: list[object]) -> torch.device:
@@ -313,11 +313,10 @@ def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, l
             result = o.run([StandIns(0, "meta").of(v) for v in values])
         except Exception as error:  # of the user's own kernel
             raise EagerRaises(error) from None
-    results = [result] if isinstance(result, torch.Tensor) else list(result)
-    if not all(isinstance(r, torch.Tensor) for r in results):
+    if not all(isinstance(r, torch.Tensor) for r in several(result)):
         raise EagerRaises(TypeError("it returns what is no tensor"))
-    types = tuple(_type_of(r).replace(device=device) for r in results)
-    return (types if o.returns != ["Tensor"] else types[0]), values
+    types = tuple(_type_of(r).replace(device=device) for r in several(result))
+    return (types[0] if o.single else types), values
 
 
 def _static(values: list[object]) -> list[object]:
@@ -360,10 +359,8 @@ def _by_meta(o: Overload, values: list[object]) -> tuple:
     elif o.composite:
         shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)],
                                      lambda: o.run(answer.given.of(_on(o, values, "meta"))))
-    result = answer.result
-    if isinstance(result, torch.Tensor):
-        return _as_run(o, values, _type_of(result)), shown
-    return _as_run(o, values, tuple(None if r is None else _type_of(r) for r in result)), shown
+    types = tuple([None if r is None else _type_of(r) for r in several(answer.result)])
+    return _as_run(o, values, types), shown
 
 
 def records(b: Builder, name: str, args: list[Node | None], kwargs: dict[str, bool | float | Node], given: set[Node],
@@ -393,12 +390,10 @@ def _run_recorded(o: Overload, values: list[object], given: set[Node]) -> tuple 
     result = _ask(o, values, grad=True, leaves=given).result
     if result is None:  # there is no meta kernel
         return None
-    return tuple([r is not None and r.requires_grad for r in ([result] if isinstance(result, torch.Tensor)
-                                                              else result)])
+    return tuple([r is not None and r.requires_grad for r in several(result)])
 
 
-def _as_run(o: Overload, values: list[object],
-            types: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
+def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:
     """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms
     and decompositions. Only small calls of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
@@ -409,11 +404,8 @@ def _as_run(o: Overload, values: list[object],
     real = _ask(o, values, "cpu").result
     if real is None:  # it refuses zeros, such as a matrix that is not invertible
         return types
-    shown = (real,) if isinstance(types, TensorType) else tuple(real)
-    said = (types,) if isinstance(types, TensorType) else types
-    made = tuple(a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
-                 for a, r in zip(said, shown))
-    return made[0] if isinstance(types, TensorType) else made
+    return tuple([a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
+                  for a, r in zip(types, several(real))])
 
 
 def _on_zeros(o: Overload, values):

@@ -16,7 +16,7 @@ from jit.graph import layout
 from jit.graph.dims import Dim, plain_if_few, structurally_equal
 from jit.graph.ir import Node, NodeList, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
-from jit.graph.nested import frozen
+from jit.graph.nested import frozen, of_kind, several
 from jit.graph.prim_info import PRIMS, info
 from jit.graph.prims import infer
 from jit.graph.sym_float import SymFloat
@@ -141,7 +141,7 @@ class Builder(NodeList):
     # nodes
 
     def node(self, op: str, inputs: tuple, attrs: dict, type: TensorType | tuple[TensorType | None, ...]) -> Node:
-        for t in type if isinstance(type, tuple) else (type,):
+        for t in several(type):
             if t is not None and not backend(t.device).known:
                 raise Unsupported(f"a tensor on {t.device}", kind="device")
         return NodeList.node(self, op, inputs, attrs, type)
@@ -201,17 +201,13 @@ class Builder(NodeList):
 
     def binary(self, op: str, a: Node | float | SymFloat | IntExpr, b: Node | float | SymFloat | IntExpr) -> Node:
         p = info(op)
-        if not isinstance(a, Node):
-            a = self.lift(a, b, p.exact_numbers)
-        elif not isinstance(b, Node):
-            b = self.lift(b, a, p.exact_numbers)
+        a = self.lift(a, b, p.exact_numbers)
+        b = self.lift(b, a, p.exact_numbers)
         return self.emit(op, (a, b), {}, p.result or a.type.dtype)
 
     def where(self, cond: Node, a: float | int | Node, b: float | int | Node) -> Node:
-        if not isinstance(a, Node):
-            a = self.lift(a, b)
-        elif not isinstance(b, Node):
-            b = self.lift(b, a)
+        a = self.lift(a, b)
+        b = self.lift(b, a)
         return self.emit("where", (cond, a, b), {}, a.type.dtype)
 
     def fma(self, x: Node, y: Node, z: Node) -> Node:
@@ -219,8 +215,9 @@ class Builder(NodeList):
         no product overflows in it."""
         return self.emit("fma", (x, y, z), {}, z.type.dtype) if is_float(z.type.dtype) else self.add(z, self.mul(x, y))
 
-    def cast(self, x: Node, dtype: torch.dtype) -> Node:
-        if x.type.dtype is dtype:
+    def cast(self, x: Any, dtype: torch.dtype) -> Any:
+        """A number stays one: it becomes what the operation is of that it is given to."""
+        if not isinstance(x, Node) or x.type.dtype is dtype:
             return x
         t = x.type
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
@@ -240,11 +237,10 @@ class Builder(NodeList):
     def device_of(self, *args: object) -> torch.device:
         """The device of the first tensor with dimensions, or of the first tensor."""
         first = None
-        for v in args:
-            if isinstance(v, Node):
-                if v.type.shape:
-                    return v.type.device
-                first = first or v.type.device
+        for v in of_kind(Node, args):
+            if v.type.shape:
+                return v.type.device
+            first = first or v.type.device
         return first or self.default_device
 
     def opmath(self, x: Node) -> Node:
@@ -414,9 +410,7 @@ class Builder(NodeList):
         rank = x.type.rank
         if dim is None:
             return tuple(range(rank))
-        if isinstance(dim, int):
-            return (normalize_dim(dim, rank),) if rank else (normalize_dim(dim, 0),)[:0]
-        dims = [normalize_dim(d, rank) for d in dim]
+        dims = [normalize_dim(d, rank) for d in several(dim)]
         if len(set(dims)) != len(dims):
             repeated = next(d for d in dims if dims.count(d) > 1)
             raise RuntimeError(f"dim {repeated} appears multiple times in the list of dims")
@@ -463,9 +457,10 @@ class Builder(NodeList):
         if impure:
             attrs["impure"] = impure
         node = self.node("aten_call", tuple(inputs), attrs, type)
-        if not isinstance(type, tuple):
+        if not node.several:
             return node
-        return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t) for i, t in enumerate(type))
+        return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t)
+                     for i, t in enumerate(node.types))
 
     def check(self, condition: Node, message: str) -> None:
         """Raise RuntimeError with ``message`` when the graph runs and ``condition``, a 0-dim boolean, is false; on a

@@ -11,8 +11,9 @@ import torch
 from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import aten, memory
-from jit.graph.handles import NamedResult, TensorHandle, partly_shared, to_nodes
+from jit.graph.handles import NamedResult, TensorHandle, partly_shared
 from jit.graph.ir import Node, same_ints
+from jit.graph.nested import of_kind, several
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
@@ -66,13 +67,12 @@ def foreach_returns_list() -> bool:
 def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
         out: TensorHandle | tuple[TensorHandle, ...] | list) -> TensorHandle | NamedResult:
     """The call of ``name`` of the tracer ``t`` with ``out=``, a tensor or several, which is returned."""
-    targets = list(out) if isinstance(out, (tuple, list)) else [out]
+    targets = several(out)
     read = _read(args, kwargs)
-    for target in targets:
-        if isinstance(target, TensorHandle):
-            check_overlap(target, read)
+    for target in of_kind(TensorHandle, out):
+        check_overlap(target, read)
     value, handles = t.compute(name, args, kwargs)
-    values = list(value) if isinstance(value, (tuple, list)) else [value]
+    values = several(value)
     if len(targets) != len(values):
         raise Unsupported(f"out= of {name}", kind="out-argument")
     for target, v in zip(targets, values):
@@ -92,9 +92,7 @@ def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
 
 
 def _read(args: Sequence[object], kwargs: dict[str, float | int | SymFloat]) -> list:
-    read: list = []
-    to_nodes((*args, *kwargs.values()), read)
-    return read
+    return list(of_kind(TensorHandle, (args, kwargs)))
 
 
 def check_overlap(target: TensorHandle, handles: list[TensorHandle]) -> None:

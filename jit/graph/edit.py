@@ -13,7 +13,7 @@ from jit.errors import JitError, PassError
 from jit.graph.build import Builder
 from jit.graph.gradient_paths import carrying
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import Graph, Node, Output, TensorType, same_ints
+from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.nested import frozen, of_kind, replaced
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked, unmarked
 from jit.graph.passes.rewrite import protected_nodes
@@ -160,7 +160,7 @@ class GraphEditor:
         t, place = node.type, self._graph.nodes.index(node)
         if self._graph.nodes.index(new) >= place:
             raise ValueError(f"{new.name} is computed behind {node.name}, which it is to replace")
-        if (not isinstance(new.type, TensorType) or not same_ints(new.shape, t.shape)
+        if (new.several or not same_ints(new.shape, t.shape)
             or new.dtype is not t.dtype or new.device != t.device):
             raise PassError(f"{node.name} ({t}) cannot be replaced by {new.name} ({new.type}): shape, dtype and device "
                             "have to be the same")

@@ -113,7 +113,7 @@ def run_python(fn: Callable, rebound: bool = True) -> Callable:
             raise Unsupported(f"{fn.__name__}: {error}", kind="unknown-function") from error
         finally:
             _tracers.pop()
-        return unwrap(result) if not isinstance(result, torch.Size) else result
+        return unwrap(result)
 
     traced.__name__ = fn.__name__
     return traced

@@ -179,7 +179,12 @@ class Node:
     @property
     def types(self) -> tuple:
         """The type of each of its results."""
-        return self.type if type(self.type) is tuple else (self.type,)
+        return self.type if self.several else (self.type,)  # type: ignore[return-value]
+
+    @property
+    def several(self) -> bool:
+        """Whether it has several results, which ``getitem`` nodes give, or none."""
+        return type(self.type) is tuple
 
     @property
     def shape(self) -> tuple[IntExpr, ...]:

@@ -48,7 +48,7 @@ class Replacement:
     def __call__(self, graph: GraphEditor) -> None:
         taken: set = set()
         for node in reversed(graph.nodes):
-            if node in taken or info(node.op).kind in ("input", "number") or not isinstance(node.type, TensorType):
+            if node in taken or info(node.op).kind in ("input", "number") or node.several:
                 continue
             bound = self._bound(graph, node)
             if bound is None or self.where is not None and not self.where(*bound):
@@ -123,7 +123,7 @@ def _bindings(p: Node, g: Node, found: dict) -> Iterator[dict[Node, Node]]:
         if p in found:
             if _same(found[p], g, None):
                 yield found
-        elif isinstance(g.type, TensorType) and p.dtype is g.dtype and len(p.shape) == len(g.shape):
+        elif not g.several and p.dtype is g.dtype and len(p.shape) == len(g.shape):
             yield {**found, p: g}
         return
     if p.op != g.op or len(p.inputs) != len(g.inputs) or p.op == "aten_call" and p.attrs["target"] != g.attrs["target"]:

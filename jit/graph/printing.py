@@ -76,7 +76,7 @@ def expression(node: Node) -> str:
     """The eager expression of one node, with the strides of its type."""
     prim = info(node.op)
     text = prim.text(node, _arguments(node))
-    if isinstance(node.type, tuple):
+    if node.several:
         return text
     if prim.kind in ("call", "part"):
         return f"_laid_out({text}, {', '.join(map(literal, node.type.strides))})" if node.type.rank > 1 else text

@@ -24,6 +24,7 @@ from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten
 from jit.graph.binding import DUNDERS, Binding
+from jit.graph.build import is_number
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import TensorHandle, overlaps_itself
 from jit.graph.nested import holds, key, of_kind, replaced
@@ -75,7 +76,7 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
         return False
     if name == "__setitem__":
         if (len(args) != 3 or not isinstance(args[0], TensorHandle)
-            or not isinstance(args[2], (int, float, complex, Dim, SymFloat)) or overlaps_itself(args[0].type)):
+            or not is_number(args[2]) or overlaps_itself(args[0].type)):
             return False
         if not holds(TensorHandle, args[1]):  # PyTorch writes by indices in ways of their own
             args = (args[0], ..., args[2])  # the number has to fit, wherever it is put
@@ -277,7 +278,7 @@ class _Call:
         return error
 
     def _one(self, at: int, v: int | torch.Tensor | complex | float) -> torch.Tensor | int:
-        return 1 if isinstance(v, (int, float, complex)) and _is_value(self.name, at) else v
+        return 1 if is_number(v) and _is_value(self.name, at) else v
 
     def limit(self, at: int | str, v: Dim | SymFloat) -> None:
         """Guard that a symbolic number stays one that eager takes, where it does not take all."""

@@ -19,6 +19,7 @@ from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import offset_in_base, view_path
+from jit.graph.nested import holds, several
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
@@ -51,20 +52,16 @@ def found(result: torch.Tensor | Sequence[torch.Tensor], tensors: list, again: C
     what it shows of them, or None for new memory; None alone where all of it is new. Where not, ``again`` makes the
     call a second time."""
     owners = {torch_private.storage_id(t): k for k, t in reversed(list(enumerate(tensors)))}
-    if not any(_storage(r) in owners for r in _results(result)):
+    if not any(_storage(r) in owners for r in several(result)):
         return None
     with torch.no_grad(), _Recorder(tensors) as recorder:
         result = again()
     made = []
-    for r in _results(result):
+    for r in several(result):
         argument = owners.get(_storage(r))
         place = None if argument is None else (tuple(r.shape), r.stride(), r.storage_offset(), r.dtype)
         made.append(None if argument is None else Shown(argument, recorder.paths.get(id(r)), place))
     return tuple(made)
-
-
-def _results(result: torch.Tensor | Sequence[torch.Tensor]) -> list:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
 def _storage(t: torch.Tensor) -> int | None:
@@ -87,12 +84,11 @@ class _Recorder(torch_private.DispatchMode):
         before = self.paths.get(id(source))
         # Else the operator shares memory and does not say so.
         view = any(r.alias_info is not None for r in torch_private.schema(func).returns)
-        if before is not None and view and not any(isinstance(a, torch.Tensor) for a in args[1:]):
-            several = isinstance(result, (list, tuple))
-            for k, r in enumerate(result if several else (result,)):
+        if before is not None and view and not holds(torch.Tensor, args[1:]):
+            for k, r in enumerate(several(result)):
                 if _storage(r) == _storage(source) and id(r) not in self.paths:
                     step = Step(torch_private.schema(func).name.partition("::")[2],
-                                tuple(args[1:]), kwargs or {}, k if several else None)
+                                tuple(args[1:]), kwargs or {}, None if r is result else k)
                     self.paths[id(r)] = (*before, step)
         return result
 

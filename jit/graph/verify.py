@@ -45,7 +45,7 @@ def verify(graph: Graph) -> Graph:
     for o in graph.outputs:
         if o.node not in seen:
             raise InvalidGraph(f"output {o.node} is not in the graph")
-        if isinstance(o.node.type, tuple):
+        if o.node.several:
             raise InvalidGraph(f"output {o.node} has several results")
         if o.mutates is not None:
             if o.mutates in written:
@@ -64,7 +64,7 @@ def _check_node(node: Node, seen: set[Node]) -> None:
     for i in node.inputs:
         if i not in seen:
             raise InvalidGraph(f"{node} reads {i.name} before it is defined")
-        if isinstance(i.type, tuple) and node.op != "getitem":
+        if i.several and node.op != "getitem":
             raise InvalidGraph(f"{node} reads several results")
     try:
         hash(tuple(node.attrs.items()))

@@ -156,7 +156,7 @@ class _Settled(Transform):
     def order(self) -> Iterable[Node]:
         found: dict = {}
         for n in self.graph.nodes:
-            at = self.places.get(self.numbers[n]) if not isinstance(n.type, tuple) else None
+            at = self.places.get(self.numbers[n]) if not n.several else None
             if at is None or n is self.graph.inputs[at]:
                 continue
             key, source = (at, n.type.strides), self.inputs[at]

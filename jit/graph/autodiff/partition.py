@@ -197,7 +197,7 @@ class _Division:
 
     def _weight(self, n: Node) -> int:
         """What it costs to save ``n``, in bytes."""
-        if isinstance(n.type, tuple):
+        if n.several:
             return INFINITE
         if n.op == "input":
             return max(self._bytes(n), 1) if n in self.mutated else 0

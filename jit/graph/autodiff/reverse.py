@@ -76,7 +76,7 @@ def carrying_outputs(graph: Graph, wrt: Sequence[int]) -> tuple:
 def _is_complex(n: Node) -> bool:
     """Whether the node gives or takes complex numbers."""
     return (any(t is not None and t.dtype.is_complex for t in n.types)
-            or any(not isinstance(i.type, tuple) and i.type.dtype.is_complex for i in n.inputs))
+            or any(not i.several and i.type.dtype.is_complex for i in n.inputs))
 
 
 class Sweep(Transform):
@@ -171,7 +171,7 @@ class Sweep(Transform):
         """Send the gradient of ``node`` on to its inputs."""
         b = self.b
         b.loc = node.loc
-        if isinstance(node.type, tuple):
+        if node.several:
             given = tuple(self.gradient(b.result(node, i)) if t is not None and (node, i) in b._results else None
                           for i, t in enumerate(node.type))
             (self.send_function if node.op == "autograd_function" else self.send_call)(node, given)

@@ -154,7 +154,7 @@ class GradBuilder(Builder):
 
 def resolved(entry: Node | Callable | None) -> Node | None:
     """A rule's entry as a Node or None."""
-    return entry() if callable(entry) and not isinstance(entry, Node) else entry
+    return entry() if callable(entry) else entry
 
 
 def is_transposed(t: TensorType) -> bool:

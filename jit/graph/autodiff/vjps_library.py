@@ -11,6 +11,7 @@ from jit.devices import backend
 from jit.graph import layout
 from jit.graph.autodiff.rules import ATEN_VJPS, VJPS, aten_vjp, training_form
 from jit.graph.ir import CHECKED, Node, TensorType, same_ints
+from jit.graph.nested import several
 from jit.graph.ops.externs import convolution as convolution_type
 from jit.graph.ops.externs import convolution_backward
 
@@ -27,7 +28,8 @@ def like(x: Node) -> TensorType:
 
 
 def _tuple(v: int | tuple[int, ...] | list, n: int) -> tuple[int, ...]:
-    return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
+    v = tuple(several(v))
+    return v * n if len(v) == 1 else v
 
 
 def _convolution(b: GradBuilder, g: Node, x: Node, w: Node, bias: Node | None, stride: tuple[IntExpr, ...],
@@ -226,9 +228,9 @@ def _shared(b: GradBuilder, x: Node, value: Node, g: Node) -> Node:
 def selection(b: GradBuilder, out: Node, g: Node | tuple[Node, None], x: Node, *args: int) -> object:
     """Each value's gradient goes to the position that it was taken from."""
     name, rank = out.attrs["target"].removeprefix("aten::"), x.type.rank
-    if name in ("median", "nanmedian") and not isinstance(out.type, tuple) and rank:
+    if name in ("median", "nanmedian") and not out.several and rank:
         return (lambda: _shared(b, x, out, g),)
-    if not isinstance(out.type, tuple) or g[0] is None or not rank:
+    if not out.several or g[0] is None or not rank:
         return NotImplemented
     if name in ("topk", "kthvalue"):
         dim = args[1] if len(args) > 1 else -1

@@ -13,6 +13,7 @@ from jit.graph import conventions, layout
 from jit.graph.build import HALF, is_number, result_dtype
 from jit.graph.dims import Dim, bounds
 from jit.graph.ir import Node, TensorType
+from jit.graph.nested import holds, of_kind
 from jit.graph.prim_info import PRIMS
 from jit.graph.registry import op, pointwise
 from jit.graph.sym_float import SymFloat, plain
@@ -169,8 +170,8 @@ def _arithmetic(b: Builder, fn: Callable, x: int | Node, y: float | Node | SymFl
     dtype = result_dtype(x, y)
     if exact and dtype in HALF:
         reads = backend(b.device_of(x, y)).reads_numbers
-        numbers = [v for v in ((x, y) if either and not reads else (y,)) if isinstance(v, Node)
-                   and not v.type.rank and v.dtype is not dtype]
+        numbers = [v for v in of_kind(Node, (x, y) if either and not reads else (y,))
+                   if not v.type.rank and v.dtype is not dtype]
         if any(v in b.moved or reads for v in numbers):
             return b.cast(fn(*b.promote(x, y, dtype=torch.float32)), dtype)
     return fn(*b.promote(x, y, exact=exact, to_float=to_float))
@@ -191,8 +192,7 @@ def add(b: Builder, self: Node, other: float | Node | SymFloat | IntExpr, *, alp
 
 
 def _refuse_bool(*operands: object) -> None:
-    if (any(v.dtype is torch.bool for v in operands if isinstance(v, Node))
-        or any(isinstance(v, bool) for v in operands)):
+    if holds(bool, operands) or any(v.dtype is torch.bool for v in of_kind(Node, operands)):
         raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
 
 
@@ -278,7 +278,7 @@ def rfloor_divide(b: Builder, self: Node, other: int) -> Node:
 def _without_derivative(b: Builder, result: Node) -> Node:
     """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it
     raises. So does one through the remainder of a number."""
-    if isinstance(result, Node):
+    if result is not NotImplemented:
         made = result.inputs[0] if result.op == "cast" else result  # from float32, beside a number in a tensor
         if made.op in ("floor_div", "remainder"):
             b.marked(made, {"floor_div": "floor_divide", "remainder": "remainder_of_number"}[made.op])
@@ -370,7 +370,7 @@ _same_dtype_binary("hypot", of_integers=False)
 
 @pointwise("copysign", wraps=True)
 def copysign(b: Builder, self: Node, other: Node) -> Node:
-    if isinstance(other, Node) and other.dtype in HALF or self.dtype in HALF:
+    if any(v.dtype in HALF for v in of_kind(Node, (self, other))):
         return NotImplemented
     x, y = b.promote(self, other, to_float=True)
     return b.copysign(x, y)
@@ -414,7 +414,7 @@ def _logical(prim: str) -> None:
 
 
 def _truth(b: Builder, x: Node) -> Node:
-    return x if not isinstance(x, Node) or x.dtype is torch.bool else b.ne(x, 0)
+    return x if x.dtype is torch.bool else b.ne(x, 0)
 
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
@@ -500,11 +500,13 @@ def _clamp(b: Builder, self: Node, min: float | int | Node | None, max: float | 
     ``clamp`` with one limit does on GPUs."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
-    if min is not None and max is not None and isinstance(min, Node) != isinstance(max, Node):
+    limits = [v for v in (min, max) if v is not None]
+    tensors = list(of_kind(Node, limits))
+    if tensors and len(tensors) < len(limits):
         raise ValueError("the limits of clamp are two tensors or two numbers")
     if self.dtype in HALF:
         min, max = plain(min), plain(max)
-    if all(v is None or isinstance(v, (int, Dim)) for v in (min, max)) and conventions.clamp_keeps_to_range():
+    if all(isinstance(v, (int, Dim)) for v in limits) and conventions.clamp_keeps_to_range():
         min, max = _within_range(min, self.dtype), _within_range(max, self.dtype)
     x, lo, hi = b.promote(self, min, max)
     if x.dtype is torch.bool:
@@ -516,10 +518,10 @@ def _clamp(b: Builder, self: Node, min: float | int | Node | None, max: float | 
         y = b.clone(x)
     if not b.recording:
         return y
-    if isinstance(max if min is None else min, Node) and conventions.clamp_shares_with_tensors():
+    if tensors and conventions.clamp_shares_with_tensors():
         return y if lo is None or hi is None else _shared_at_limits(b, y, x, lo, hi, min, max)
     # Where the limits cross, the upper one counts.
-    at_limits = isinstance(max if min is None else min, Node) or conventions.clamp_passes_at_numbers()
+    at_limits = bool(tensors) or conventions.clamp_passes_at_numbers()
     above, below = ("ge", "le") if at_limits else ("gt", "lt")
     within = [b.binary(above, x, lo)] if lo is not None else []
     within += [b.binary(below, x, hi)] if hi is not None else []
@@ -577,7 +579,7 @@ def addcmul(b: Builder, self: Node, tensor1: Node, tensor2: Node, *, value: floa
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    value = b.cast(value, x.dtype) if isinstance(value, Node) else value
+    value = b.cast(value, x.dtype)
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
     if backend(x.device).scales_products and not (type(value) in (int, float) and value == 1):
         result = b.fma(b.lift(value, y), b.mul(y, z), x)
@@ -595,7 +597,7 @@ def addcdiv(b: Builder, self: Node, tensor1: Node, tensor2: Node, *, value: floa
         return NotImplemented
     w = x.dtype
     x, y, z = b.opmath(x), b.opmath(y), b.opmath(z)
-    value = b.cast(value, x.dtype) if isinstance(value, Node) else value
+    value = b.cast(value, x.dtype)
     scaled = lambda v: v if type(value) in (int, float) and value == 1 else b.mul(v, value)  # noqa: E731
     quotient = b.div(scaled(y), z)
     quotient = b.with_gradient(quotient, (y, lambda: scaled(b.reciprocal(z))),
@@ -619,7 +621,7 @@ def lerp(b: Builder, self: Node, end: Node, weight: float | Node | SymFloat) -> 
             result = b.fma(b.neg(diff), b.lift(1.0 - torch.tensor(weight, dtype=x.dtype, device="cpu").item(), diff), y)
         return b.cast(b.with_gradient(result, (x, lambda: b.lift(1.0 - weight, x)),
                                       (y, lambda: b.lift(float(weight), y))), dtype)
-    w = b.opmath(weight) if isinstance(weight, Node) else b.lift(weight, x)
+    w = b.lift(b.cast(weight, x.dtype), x)
     diff = b.sub(y, x)
     near = b.fma(diff, w, x)
     far = b.fma(b.neg(diff), b.sub(b.lift(1.0, w), w), y)

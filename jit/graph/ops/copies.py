@@ -15,6 +15,7 @@ from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import holds, several, unpacked
 from jit.graph.ops.views import become
 from jit.graph.prims import infer
 from jit.graph.registry import op
@@ -176,7 +177,7 @@ def resize_(t: Tracer, self: TensorHandle, *size: object,
             memory_format: torch.memory_format | None = None) -> TensorHandle:
     """To the size that it has: nothing changes. A dense tensor made in the program may get another shape of as many
     elements; one with more or fewer would change the memory under other tensors."""
-    wanted = tuple(size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size)
+    wanted = tuple(unpacked(size))
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
     dense = self.base.input is None and not self.chain and self.type.is_contiguous
@@ -265,7 +266,7 @@ _cat_along(("vstack", "row_stack"), 0, 2)
 
 @op("repeat", varargs="repeats")
 def repeat(b: Builder, self: Node, repeats: tuple[int, ...] | list) -> Node:
-    repeats = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
+    repeats = tuple(several(repeats))
     lead = len(repeats) - self.type.rank
     if lead < 0:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
@@ -283,7 +284,7 @@ def repeat(b: Builder, self: Node, repeats: tuple[int, ...] | list) -> Node:
 
 @op("tile")
 def tile(b: Builder, self: Node, *dims: object) -> Node:
-    dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
+    dims = tuple(unpacked(dims))
     return repeat(b, self, (1,) * (self.type.rank - len(dims)) + dims)
 
 
@@ -303,8 +304,7 @@ def repeat_interleave(b: Builder, self: Node, repeats, dim: int | None = None, *
 
 @op("flip")
 def flip(b: Builder, self: Node, *dims: int | tuple[int, ...] | list[int]) -> Node:
-    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
-    return b.flip(self, b.dims_of(self, list(dims)))
+    return b.flip(self, b.dims_of(self, unpacked(dims)))
 
 
 @op("fliplr")
@@ -349,7 +349,7 @@ def roll(b: Builder, self: Node, shifts: Dim | tuple[int, ...], dims: Dim | tupl
 @op("constant_pad_nd")
 def constant_pad_nd(b: Builder, self: Node, pad: Sequence[int], value: int = 0) -> Node:
     rank = self.type.rank
-    if any(isinstance(n, float) for n in pad):
+    if holds(float, pad):
         raise TypeError("pad takes integers")
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise RuntimeError("Length of pad must be even and no more than twice the number of dimensions of the input")

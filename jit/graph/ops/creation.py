@@ -14,7 +14,7 @@ from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div, plain_if_few
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
-from jit.graph.nested import holds
+from jit.graph.nested import holds, several, unpacked
 from jit.graph.registry import op
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def _dtype_or_default(dtype: torch.dtype | None) -> torch.dtype:
 def _size(size: Sequence[IntExpr | Sequence[IntExpr]]) -> tuple:
     if not size:
         raise TypeError("a size is needed, which may be ()")
-    if len(size) == 1 and isinstance(size[0], (tuple, list)):
-        size = size[0]
+    size = unpacked(size)
     for s in size:
         if isinstance(s, Node):
             raise Unsupported("a size is read from a tensor", kind="data-dependent-value")
@@ -257,7 +256,7 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
         if dtype is None and device is None:
             return data
         return t.call_op("to", (data,), {"dtype": dtype or data.dtype, "device": device or data.device})
-    if type(data) is Dim or isinstance(data, (list, tuple)) and any(type(v) is Dim for v in data):
+    if any(type(v) is Dim for v in several(data)):
         b = t.builder
         where = resolve_device(device, _default_device())
         if type(data) is Dim:

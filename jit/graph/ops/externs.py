@@ -13,6 +13,7 @@ from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
+from jit.graph.nested import several, unpacked
 from jit.graph.ops.reductions import mean
 from jit.graph.registry import extern, op
 
@@ -179,7 +180,8 @@ def linear(x: TensorType, w: TensorType, bias: TensorType | None = None) -> Tens
 
 
 def _tuple(v: int | Sequence[int], n: int) -> tuple[int, ...]:
-    return (v,) * n if not isinstance(v, (tuple, list)) else tuple(v) * n if len(v) == 1 else tuple(v)
+    v = tuple(several(v))
+    return v * n if len(v) == 1 else v
 
 
 def conv_output(x: TensorType, w: TensorType, stride: Sequence[IntExpr], padding: Sequence[int],
@@ -348,8 +350,7 @@ def sdpa_is_fused(q: TensorType, k: TensorType, v: TensorType, mask: TensorType 
 
 @op("einsum", raw=True)
 def einsum(t: Tracer, equation: str, *operands: TensorHandle | Sequence[TensorHandle], path=None) -> TensorHandle:
-    operands = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    return t._call_aten("einsum", (equation, list(operands)), {})
+    return t._call_aten("einsum", (equation, list(unpacked(operands))), {})
 
 
 @op("adaptive_avg_pool2d")

@@ -14,6 +14,7 @@ from jit.graph.build import HALF
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import several
 from jit.graph.ops.arithmetic import clamp
 from jit.graph.ops.reductions import vector_norm
 from jit.graph.prim_info import info
@@ -141,7 +142,7 @@ def native_layer_norm(b: Builder, self: Node, normalized_shape, weight: Node, bi
 
 def native_layer_norm_parts(b: Builder, self: Node, normalized_shape: Sequence[IntExpr], weight: Node | None,
                             bias: Node | None, eps: float) -> tuple[Node, ...]:
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(several(normalized_shape))
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
         raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, "
@@ -167,7 +168,7 @@ def native_layer_norm_parts(b: Builder, self: Node, normalized_shape: Sequence[I
 @op("rms_norm")
 def rms_norm(b: Builder, self: Node, normalized_shape: tuple[IntExpr, ...] | list, weight: Node | None = None,
              eps: float | None = None) -> Node:
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(several(normalized_shape))
     k = self.type.rank - len(shape)
     if k < 0 or not shape or not all(p == q for p, q in zip(self.shape[k:], shape)):
         raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, "

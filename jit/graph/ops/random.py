@@ -245,7 +245,7 @@ def normal_of(b: Builder, mean: Node, std: float = 1.0, size: Sequence[IntExpr] 
 def _placed(b: Builder, z: Node, mean: Node, std: float) -> Node:
     """``z * std + mean``, in the dtype of z."""
     z = b.mul(z, std)
-    return b.add(z, b.cast(mean, z.dtype) if isinstance(mean, Node) else mean)
+    return b.add(z, b.cast(mean, z.dtype))
 
 
 # fills in place

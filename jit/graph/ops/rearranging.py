@@ -10,6 +10,7 @@ from jit.graph.build import is_number
 from jit.graph.handles import overlaps_itself
 from jit.graph.ir import Node, TensorType, contiguous_strides
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import unpacked
 from jit.graph.ops.copies import cat
 from jit.graph.ops.views import slice_bounds
 from jit.graph.registry import op
@@ -176,7 +177,7 @@ def slice_scatter(b: Builder, self: Node, src, dim: int = 0, start=None, end=Non
 
 @op("block_diag", raw=False)
 def block_diag(b: Builder, *tensors: tuple[Node, ...]) -> Node:
-    tensors = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    tensors = unpacked(tensors)
     if any(t.type.rank > 2 or t.dtype is not tensors[0].dtype for t in tensors):
         return NotImplemented
     blocks = [b.reshape(t, (1, t.type.numel)) if t.type.rank < 2 else t for t in tensors]

@@ -15,6 +15,7 @@ from jit.graph.dims import product
 from jit.graph.handles import NamedResult
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import several
 from jit.graph.prims import reduced_shape
 from jit.graph.registry import OPS, op
 
@@ -389,7 +390,7 @@ def norm(b: Builder, self: Node, p: float | int | str = "fro", dim: int | list |
         raise RuntimeError(f"norm of {self.dtype}")
     if any(s == 0 for s in self.shape) or not self.dtype.is_floating_point:
         return aten.call(b, "linalg_vector_norm", (self, 2 if p in ("fro", None) else p,
-            dim if dim is None or isinstance(dim, (tuple, list)) else (dim,), keepdim), {"dtype": dtype})
+            None if dim is None else several(dim), keepdim), {"dtype": dtype})
     return vector_norm(b, self, 2 if p in ("fro", None) else p, _empty_means_all(b, self, dim), keepdim, dtype)
 
 

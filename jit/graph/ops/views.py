@@ -14,6 +14,7 @@ from jit.graph.dims import ceil_div, hint, product, specialize
 from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, replay, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import holds, several
 from jit.graph.prim_info import info
 from jit.graph.registry import op
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from jit.graph.dims import Dim, IntExpr
     from jit.graph.handles import Base
     from jit.graph.tracer import Tracer
-
-
-def _sizes(size: int | Sequence[IntExpr]) -> tuple:
-    return tuple(size) if isinstance(size, (tuple, list)) else (size,)
 
 
 @op("view", varargs="size", alias=True)
@@ -37,7 +34,7 @@ def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = 
             return b.alias(self)
         node = b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
         return b.detach(node) if b.recording else node  # eager gives it no gradient either
-    shape = layout.infer_size(_sizes(size), self.type.numel)
+    shape = layout.infer_size(tuple(several(size)), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
         raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension "
@@ -52,7 +49,7 @@ def view_as(b: Builder, self: Node, other: Node) -> Node:
 
 @op("reshape", varargs="shape", alias=True)
 def reshape(b: Builder, self: Node, shape: Sequence[IntExpr]) -> Node:
-    shape = layout.infer_size(_sizes(shape), self.type.numel)
+    shape = layout.infer_size(tuple(several(shape)), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
         return b.try_view(b.clone(self, layout.contiguous_strides(self.shape)), shape)
@@ -137,8 +134,8 @@ def reverse_dims(b: Builder, self: Node) -> Node:
 @op("movedim", "moveaxis", alias=True)
 def movedim(b: Builder, self: Node, source: int, destination: int) -> Node:
     rank = self.type.rank
-    src = [normalize_dim(d, rank) for d in _sizes(source)]
-    dst = [normalize_dim(d, rank) for d in _sizes(destination)]
+    src = [normalize_dim(d, rank) for d in tuple(several(source))]
+    dst = [normalize_dim(d, rank) for d in tuple(several(destination))]
     if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
         raise RuntimeError("movedim: Invalid source or destination dims")
     if rank == 0:
@@ -152,7 +149,7 @@ def movedim(b: Builder, self: Node, source: int, destination: int) -> Node:
 
 @op("expand", varargs="size", alias=True)
 def expand(b: Builder, self: Node, size: Sequence[IntExpr], *, implicit: bool = False) -> Node:
-    size = _sizes(size)
+    size = tuple(several(size))
     lead = len(size) - self.type.rank
     if lead < 0:
         raise RuntimeError(f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number "
@@ -179,7 +176,7 @@ def squeeze(b: Builder, self: Node, dim: int | None = None) -> Node:
     if dim is None:
         dims = range(rank)
     else:
-        dims = [normalize_dim(d, rank) for d in _sizes(dim)]
+        dims = [normalize_dim(d, rank) for d in tuple(several(dim))]
     keep = [d for d in range(rank) if not (d in dims and self.shape[d] == 1)]
     shape, strides = tuple(self.shape[d] for d in keep), tuple(self.type.strides[d] for d in keep)
     return b.view_node("reshape", self, {"shape": shape}, shape, strides)
@@ -407,7 +404,7 @@ def as_strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride:
                storage_offset=None) -> TensorHandle:
     if self.is_conj:
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
-    if any(isinstance(n, TensorHandle) for n in (*size, *stride, storage_offset)):
+    if holds(TensorHandle, (size, stride, storage_offset)):
         raise Unsupported("as_strided with tensors as sizes", "use ints", kind="data-dependent-shape")
     _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)),
                    None if storage_offset is None else hint(storage_offset))

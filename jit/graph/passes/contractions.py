@@ -32,7 +32,7 @@ def rewrite_contractions(graph: Graph) -> Graph:
 
 
 def _interesting(n: Node) -> bool:
-    return (n.op == "aten_call" and isinstance(n.type, TensorType) and backend(n.type.device).products_flat
+    return (n.op == "aten_call" and not n.several and backend(n.type.device).products_flat
             and n.attrs["target"] in ("aten::linear", "aten::mm", "aten::addmm") and n.attrs["overload"] == "")
 
 

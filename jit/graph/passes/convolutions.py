@@ -27,6 +27,7 @@ from jit.devices import backend
 from jit.graph.dims import product
 from jit.graph.ir import Graph, Node, Ref, TensorType, filled, same_ints
 from jit.graph.layout import is_channels_last
+from jit.graph.nested import several
 from jit.graph.op_info import op_info
 from jit.graph.passes.rewrite import rebuilt
 
@@ -42,7 +43,7 @@ def separate_bias(graph: Graph) -> Graph:
 
 def _applies(n: Node) -> bool:
     at = op_info(n.attrs["target"]).bias if n.op == "aten_call" else None
-    return (at is not None and isinstance(n.type, TensorType) and backend(n.type.device).adds_bias_apart
+    return (at is not None and not n.several and backend(n.type.device).adds_bias_apart
             and n.type.dtype.is_floating_point and isinstance(n.attrs["args"][at], Ref))
 
 
@@ -81,7 +82,7 @@ def _is_pixelwise(n: Node, backward: bool = False) -> bool:
 
 
 def _flat(v: tuple[int, ...] | list) -> tuple:
-    return tuple(v) if isinstance(v, (tuple, list)) else (v,)
+    return tuple(several(v))
 
 
 def _is_gradient(n: Node) -> bool:

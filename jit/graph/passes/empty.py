@@ -29,7 +29,7 @@ def _is_library_gradient(node: Node) -> bool:
     """Whether the library computes a gradient where some of its kernels read beyond what has no elements. Elsewhere
     they may refuse an index."""
     return (node.op == "aten_call" and "backward" in node.attrs["target"]
-            and not isinstance(node.type, tuple) and not backend(node.device).refuses_empty)
+            and not node.several and not backend(node.device).refuses_empty)
 
 
 def _filled(node: Node, number: int) -> dict:
