@@ -3,8 +3,12 @@
 import pytest
 import torch
 
+from jit import devices
 from jit.codegen import loops, reference
+from jit.codegen.target import target_of
 from jit.graph import dims
+
+KINDS = [kind for group in loops.Statement.__subclasses__() for kind in group.__subclasses__()]
 
 
 def softmax_kernel(rows=3, columns=5, prefix=""):
@@ -21,6 +25,27 @@ def test_softmax_by_reference():
     x, y = torch.randn(15), torch.zeros(15)
     reference.evaluate(loops.verify(softmax_kernel()), {"x": x, "y": y}, {})
     torch.testing.assert_close(y.view(3, 5), x.view(3, 5).softmax(-1))
+
+
+def handler_tables():
+    for backend in devices.registered():
+        if backend.emitter:
+            target_of(backend.type)
+    return loops.Handlers.tables
+
+
+@pytest.mark.parametrize("table", handler_tables(), ids=lambda t: t.of)
+def test_emitters_have_a_handler_of_each_kind_of_statement(table):
+    of = [kind for kind in KINDS if issubclass(kind, table.kinds)]
+    assert of and not [kind.__name__ for kind in of if not any(base in table for base in kind.__mro__)]
+
+
+def test_a_kind_of_statement_that_an_emitter_does_not_know_is_an_error():
+    class Other(loops.Statement):
+        pass
+
+    with pytest.raises(NotImplementedError, match="the reference interpreter .* Other"):
+        reference.means[Other]
 
 
 def test_levels():

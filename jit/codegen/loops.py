@@ -24,8 +24,10 @@ import dataclasses
 import functools
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Optional, Union
 
 import torch
 
@@ -88,7 +90,109 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Load:
+class Statement:
+    """What everybody asks of a statement. A kind of statement is a class that says where it differs, with a handler in
+    the tables of each emitter (``Handlers``)."""
+
+    effect = False  # it writes memory; else it defines the value ``dst``
+    loaded = stored = None  # the buffer that it reads or writes at its expression
+    prim = None  # the pointwise prim that it computes
+    combine: ClassVar[Optional[str]] = None  # how it puts the values of a row together
+    reduces = scans = False  # whether one value comes of that, or one per element
+    constant = None  # the number that it is
+    limit = None  # what its ``value`` has to be less than
+    names: ClassVar[tuple] = ()  # the fields that name values
+    indexed = ""  # the field that is an expression over axes and sizes: an index, or the extent of a bounded value
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a row's elements matters to it."""
+        return self.scans or self.combine in ("argmax", "argmin")
+
+    @property
+    def accessed(self) -> str | None:
+        """The buffer that it reads or writes at its expression."""
+        return self.loaded or self.stored
+
+    @functools.cached_property
+    def operands(self) -> tuple:
+        """The names of the values that it uses directly; those inside its expression are in ``symbols``."""
+        return tuple([v for v in [getattr(self, n) for n in self.names] if v is not None])
+
+    @property
+    def expression(self) -> IntExpr | None:
+        return getattr(self, self.indexed) if self.indexed else None
+
+    @functools.cached_property
+    def symbols(self) -> frozenset:
+        """The names in its expression: axes, sizes and integer values."""
+        return frozenset() if self.expression is None else dims.free_symbols(self.expression)
+
+    @functools.cached_property
+    def uses(self) -> tuple:
+        """All names that it uses."""
+        return (*self.operands, *self.symbols)
+
+    def mapped(self, change: Callable) -> Statement:
+        """The statement with ``change`` applied to its expression."""
+        old = self.expression
+        new = None if old is None else change(old)
+        return self if new is old else dataclasses.replace(self, **{self.indexed: new})
+
+    def varies(self, along: frozenset, raxes: frozenset) -> frozenset:
+        """The axes along which it varies, when what it uses varies along ``along``."""
+        return along
+
+    def dtype_in(self, kernel: Kernel) -> torch.dtype:
+        """The dtype of its value."""
+        return self.dtype  # type: ignore[attr-defined]
+
+    def line(self, n: Callable, e: Callable) -> str:
+        """It as text, with ``n`` for the text of a name and ``e`` for that of an expression."""
+        raise NotImplementedError
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        """Say ``need(condition, rule)`` for each rule of this kind; ``dtype`` has the values before it."""
+
+
+class Value(Statement):
+    """A statement whose value ``dst`` is made of what it uses, point by point."""
+
+
+@dataclass(frozen=True)
+class Combined(Statement):
+    """A statement whose value is made of all values ``arg`` of a row, with the operator ``op``."""
+
+    dst: str
+    op: str
+    arg: str
+    dtype: torch.dtype
+
+    combine, names = property(attrgetter("op")), ("arg",)
+
+
+class Effect(Statement):
+    """A statement that writes memory."""
+
+    effect, dst = True, None
+
+
+def _access(s: Load | Store | Check, need: Callable, kernel: Kernel, dtype: dict, *roles: str) -> None:
+    need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
+    need(kernel.buffer_of[s.buffer].role in roles, f"{s.buffer} has the role {kernel.buffer_of[s.buffer].role}")
+    need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
+
+
+def _where(n: Callable, mask: str | None) -> str:
+    return "" if mask is None else f" if {n(mask)}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Load(Value):
     """``dst = buffer[index]`` in the buffer's dtype; where ``mask`` (a bool value) is false nothing is read and dst is
     ``other``."""
 
@@ -98,27 +202,53 @@ class Load:
     mask: Optional[str] = None
     other: Union[int, float, bool] = 0
 
+    loaded = property(attrgetter("buffer"))
+    names, indexed = ("mask",), "index"
+
+    def dtype_in(self, kernel: Kernel) -> torch.dtype:
+        return kernel.buffer_of[self.buffer].dtype
+
+    def line(self, n: Callable, e: Callable) -> str:
+        other = "" if self.mask is None else f" else {self.other!r}"
+        return f"{n(self.dst)} = {n(self.buffer)}[{e(self.index)}]{_where(n, self.mask)}{other}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        _access(self, need, kernel, dtype, "in", "inout")
+
 
 @dataclass(frozen=True)
-class Const:
+class Const(Value):
     """``dst = value`` as ``dtype``."""
 
     dst: str
     value: Union[int, float, bool]
     dtype: torch.dtype
 
+    constant = property(attrgetter("value"))
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = {self.value!r}: {_short(self.dtype)}"
+
 
 @dataclass(frozen=True)
-class IndexValue:
+class IndexValue(Value):
     """An index expression as a value of an integer ``dtype``."""
 
     dst: str
     expr: "dims.IntExpr"
     dtype: torch.dtype
 
+    indexed = "expr"
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = index({e(self.expr)}): {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        need(_is_integer(self.dtype), "an index value is an integer")
+
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Value):
     """``dst = op(*args)``; ``op`` is the name of a pointwise prim. ``dtype`` is the type of dst; ``cast`` converts and
     rounds to it."""
 
@@ -127,33 +257,96 @@ class Compute:
     args: tuple
     dtype: torch.dtype
 
+    prim, operands = property(attrgetter("op")), property(attrgetter("args"))
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = {self.op}({', '.join(map(n, self.args))}): {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        op, kinds = self.op, [dtype[a] for a in self.args]
+        need(op in POINTWISE and len(kinds) == info(op).arity, f"{op} is a pointwise prim with {len(kinds)} arguments")
+        result = info(op).result
+        if op != "cast":
+            need(not {self.dtype, *kinds} & set(HALF), f"{op} is not computed in a half type")
+        if result is not None:
+            need(self.dtype is result, f"{op} gives {result}")
+        if op == "where":
+            need(kinds[0] is torch.bool and kinds[1] is kinds[2] is self.dtype,
+                 "where takes bool and two of its dtype")
+        elif op == "fma":
+            need(self.dtype.is_floating_point and all(k is self.dtype for k in kinds),
+                 "the arguments of fma have its dtype")
+        elif len(kinds) == 2 and result is not None:
+            need(kinds[0] is kinds[1], f"the arguments of {op} have one dtype")
+        elif len(kinds) == 2 and not info(op).of_words:
+            need(all(k is self.dtype for k in kinds), f"the arguments of {op} have its dtype")
+
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Combined):
     """``dst`` = ``arg`` combined over all reduction axes; ``arg`` has dst's dtype, except for argmax and argmin, which
     give the int64 position of the first extreme in row-major order of the reduction axes (a NaN is extreme). max and
     min propagate NaN. A sum of float32 values may also be given in float64, before it is rounded. ``precise``: such a
     sum adds in float64 from the first value on."""
 
-    dst: str
-    op: str
-    arg: str
-    dtype: torch.dtype
     precise: bool = False
 
+    reduces = True
+
+    def varies(self, along: frozenset, raxes: frozenset) -> frozenset:
+        return along - raxes
+
+    def line(self, n: Callable, e: Callable) -> str:
+        precise = "precise_" if self.precise else ""
+        return f"{n(self.dst)} = {precise}reduce_{self.op}({n(self.arg)}): {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        op, of = self.op, dtype[self.arg]
+        need(bool(kernel.raxes) and op in REDUCE_OPS, f"{op} is a reduction, in a kernel with reduction axes")
+        unrounded = op == "sum" and of is torch.float32 and self.dtype is torch.float64
+        need(self.dtype is torch.int64 if self.ordered else of is self.dtype or unrounded, f"the dtype of {op}")
+        need(of not in HALF, "no reduction in a half type")
+        need(op not in ("any", "all") or self.dtype is torch.bool, "any and all reduce bools")
+
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Combined):
     """Inclusive running ``op`` of ``arg`` along the only reduction axis."""
 
-    dst: str
-    op: str
-    arg: str
-    dtype: torch.dtype
+    scans = True
+
+    def varies(self, along: frozenset, raxes: frozenset) -> frozenset:
+        return along | raxes
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = scan_{self.op}({n(self.arg)}): {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        need(len(kernel.raxes) == 1 and self.op in SCAN_OPS, "a scan runs along the only reduction axis")
+        need(dtype[self.arg] is self.dtype and self.dtype not in HALF, "a scan keeps its dtype, no half type")
 
 
 @dataclass(frozen=True)
-class Store:
+class Bounded(Value):
+    """``dst = value`` where ``0 <= value < extent``, and 0 elsewhere; both int64. The only values that an index
+    expression may name."""
+
+    dst: str
+    value: str
+    extent: "dims.IntExpr"
+
+    dtype, limit = torch.int64, property(attrgetter("extent"))
+    names, indexed = ("value",), "extent"
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = {n(self.value)} within {e(self.extent)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        need(dtype[self.value] is torch.int64, "a bounded value is an int64")
+
+
+@dataclass(frozen=True)
+class Store(Effect):
     """``buffer[index] = value`` where ``mask`` holds. A row-level store is done once per row, an element-level one per
     element."""
 
@@ -162,21 +355,23 @@ class Store:
     value: str
     mask: Optional[str] = None
 
+    stored = property(attrgetter("buffer"))
+    names, indexed = ("value", "mask"), "index"
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.buffer)}[{e(self.index)}] = {n(self.value)}{_where(n, self.mask)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        _access(self, need, kernel, dtype, "out", "inout")
+        need(dtype[self.value] is kernel.buffer_of[self.buffer].dtype,
+             f"the value stored to {self.buffer} has its dtype")
+        if kernel.is_element(self) and all(type(a.extent) is int for a in kernel.raxes):
+            need({a.name for a in kernel.raxes if a.extent != 1} <= self.symbols,
+                 "an element-level store is indexed by every reduction axis")
+
 
 @dataclass(frozen=True)
-class Bounded:
-    """``dst = value`` where ``0 <= value < extent``, and 0 elsewhere; both int64. The only values that an index
-    expression may name."""
-
-    dst: str
-    value: str
-    extent: "dims.IntExpr"
-
-    dtype = torch.int64
-
-
-@dataclass(frozen=True)
-class Check:
+class Check(Effect):
     """Where not ``0 <= value < extent``, and ``mask`` holds if given: write ``code`` (not 0) to element 0 of the error
     buffer, or, for a negative code on a GPU, stop the kernel."""
 
@@ -186,8 +381,47 @@ class Check:
     code: int
     mask: Optional[str] = None
 
+    limit = property(attrgetter("extent"))
+    names, indexed = ("value", "mask"), "extent"
 
-Stmt = Union[Load, Const, IndexValue, Compute, Reduce, Scan, Bounded, Store, Check]
+    def line(self, n: Callable, e: Callable) -> str:
+        return (f"check {n(self.value)} within {e(self.extent)} else {n(self.buffer)}[0] = {self.code}"
+                f"{_where(n, self.mask)}")
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        _access(self, need, kernel, dtype, "error")
+        need(dtype[self.value] is torch.int64 and self.code != 0, "a check has an int64 value and a code")
+
+
+class Handlers(dict):
+    """What an emitter does with each kind of statement, or with each of the ``kinds`` given: a table from classes to
+    functions, which serve the classes derived from theirs too.
+
+    >>> emits = Handlers("my language")
+    >>> @emits(Load)
+    ... def load(emitter, s): ...
+    >>> emits[type(s)](emitter, s)
+    """
+
+    tables: list = []  # all that there are
+
+    def __init__(self, of: str, *kinds: type) -> None:
+        self.of, self.kinds = of, kinds or (Statement,)
+        self.tables.append(self)
+
+    def __call__(self, *kinds: type) -> Callable:
+        def register(handler: Callable) -> Callable:
+            self.update(dict.fromkeys(kinds, handler))
+            return handler
+
+        return register
+
+    def __missing__(self, kind: type) -> Callable:
+        handler = next((self.get(base) for base in kind.__mro__ if base in self), None)
+        if handler is None:
+            raise NotImplementedError(f"{self.of} has no handler of {kind.__name__}")
+        self[kind] = handler
+        return handler
 
 
 def index_key(e: Any) -> int | tuple[frozenset[tuple], int]:
@@ -196,38 +430,13 @@ def index_key(e: Any) -> int | tuple[frozenset[tuple], int]:
     return e if type(e) is int else (frozenset(e.terms.items()), e.const)
 
 
-def reads(stmt: object) -> tuple:
-    """The names of the values that a statement uses directly; those inside an index expression are in
-    ``index_symbols``."""
-    if isinstance(stmt, Compute):
-        return stmt.args
-    if isinstance(stmt, (Reduce, Scan)):
-        return (stmt.arg,)
-    if isinstance(stmt, Load):
-        return () if stmt.mask is None else (stmt.mask,)
-    if isinstance(stmt, Store):
-        return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
-    if isinstance(stmt, Bounded):
-        return (stmt.value,)
-    if isinstance(stmt, Check):
-        return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
-    return ()
+def substituted(body: Iterable[Statement], values: dict) -> tuple:
+    """The statements with symbols of their expressions replaced by expressions, given by name."""
+    return tuple([s.mapped(lambda e: dims.subst(e, values)) for s in body])
 
 
-def index_symbols(stmt: object) -> frozenset:
-    """The names in a statement's index expression: axes, sizes and integer values."""
-    e = expression_of(stmt)
-    return frozenset() if e is None else frozenset(dims.free_symbols(e))
-
-
-def expression_of(stmt: object) -> IntExpr | None:
-    """The expression over axes and sizes in a statement: an index, or the extent of a bounded value; None where there
-    is none."""
-    if isinstance(stmt, (Load, Store)):
-        return stmt.index
-    if isinstance(stmt, (Bounded, Check)):
-        return stmt.extent
-    return stmt.expr if isinstance(stmt, IndexValue) else None
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
 @dataclass(frozen=True)
@@ -251,35 +460,44 @@ class Kernel:
     @functools.cached_property
     def dtypes(self) -> dict:
         """Value name -> dtype."""
-        out = {}
+        return {s.dst: s.dtype_in(self) for s in self.body if not s.effect}
+
+    @functools.cached_property
+    def definition(self) -> dict:
+        """Value name -> the statement that defines it."""
+        return {s.dst: s for s in self.body if not s.effect}
+
+    @functools.cached_property
+    def reduced(self) -> frozenset:
+        """The names of the reduction axes."""
+        return frozenset([a.name for a in self.raxes])
+
+    @functools.cached_property
+    def varies(self) -> dict:
+        """Name of an axis or a value -> the names of the axes along which it varies."""
+        found = {a.name: frozenset((a.name,)) for a in self.axes + self.raxes}
         for s in self.body:
-            if isinstance(s, Load):
-                out[s.dst] = self.buffer_of[s.buffer].dtype
-            elif not isinstance(s, (Store, Check)):
-                out[s.dst] = s.dtype
-        return out
+            if not s.effect:
+                found[s.dst] = self._along(s, found)
+        return found
+
+    def _along(self, stmt: Statement, varies: dict) -> frozenset:
+        used = [varies[n] for n in stmt.uses if n in varies]
+        return stmt.varies(frozenset().union(*used), self.reduced)
+
+    def along(self, stmt: Statement) -> frozenset:
+        """The names of the axes along which a statement varies."""
+        return self._along(stmt, self.varies)
 
     @functools.cached_property
     def element_values(self) -> frozenset:
         """The names of the values that vary along a reduction axis."""
-        raxes = {a.name for a in self.raxes}
-        found = set()
-        for s in self.body:
-            if isinstance(s, (Store, Check, Reduce)):
-                continue
-            if (isinstance(s, Scan) or any(r in found for r in reads(s))
-                or any(n in raxes or n in found for n in index_symbols(s))):
-                found.add(s.dst)
-        return frozenset(found)
+        return frozenset([s.dst for s in self.body if not s.effect and not self.varies[s.dst].isdisjoint(self.reduced)])
 
-    def is_element(self, stmt: Compute | Const | Load | Store | Check) -> bool:
+    def is_element(self, stmt: Statement) -> bool:
         """Whether a statement runs once per element (it uses a reduction axis or an element-level value) or once per
         row."""
-        if isinstance(stmt, (Store, Check)):
-            raxes = {a.name for a in self.raxes}
-            return (any(r in self.element_values for r in reads(stmt))
-                    or any(n in raxes or n in self.element_values for n in index_symbols(stmt)))
-        return stmt.dst in self.element_values
+        return not self.along(stmt).isdisjoint(self.reduced)
 
     def text(self, name: Optional[str] = None) -> str:
         """The kernel in readable form, one statement per line."""
@@ -293,7 +511,7 @@ class Kernel:
         for prefix, group in (("p", self.axes), ("r", self.raxes), ("b", self.buffers)):
             names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
         names.update((s, f"n{i}") for i, s in enumerate(self.sizes))
-        names.update((s.dst, f"v{i}") for i, s in enumerate(self.body) if not isinstance(s, (Store, Check)))
+        names.update((s.dst, f"v{i}") for i, s in enumerate(self.body) if not s.effect)
         facts = []  # what is known of a size symbol may be used by an emitter
         if self.sizes:
             known = _size_facts(self)
@@ -305,10 +523,10 @@ def _size_facts(kernel: Kernel) -> dict:
     """Size symbol -> (known divisor, bounds), as they stand in the kernel's expressions."""
     found, wanted = {}, set(kernel.sizes)
     stack = [a.extent for a in kernel.axes + kernel.raxes]
-    stack += [e for e in map(expression_of, kernel.body) if e is not None]
+    stack += [s.expression for s in kernel.body]
     while stack:
         e = stack.pop()
-        if type(e) is int:
+        if e is None or type(e) is int:
             continue
         for mono in e.terms:
             for atom in mono:
@@ -326,37 +544,10 @@ def _text(kernel: Kernel, title: str, names: dict) -> str:
     def e(x: IntExpr) -> str:
         return str(x) if type(x) is int else render(x, style="py", names=names)
 
-    def d(dtype: torch.dtype) -> str:
-        return str(dtype).removeprefix("torch.")
-
-    def where(mask: str | None, other: float | int | None = None) -> str:
-        if mask is None:
-            return ""
-        return f" if {n(mask)}" + ("" if other is None else f" else {other!r}")
-
     lines = [f"kernel {title} on {kernel.device} sizes({', '.join(map(n, kernel.sizes))})"]
     lines += [f"  for {n(a.name)} in {e(a.extent)} ({a.kind})" for a in kernel.axes + kernel.raxes]
-    lines += [f"  {b.role} {n(b.name)}: {d(b.dtype)}" for b in kernel.buffers]
-    for s in kernel.body:
-        if isinstance(s, Load):
-            line = f"{n(s.dst)} = {n(s.buffer)}[{e(s.index)}]{where(s.mask, s.other)}"
-        elif isinstance(s, Const):
-            line = f"{n(s.dst)} = {s.value!r}: {d(s.dtype)}"
-        elif isinstance(s, IndexValue):
-            line = f"{n(s.dst)} = index({e(s.expr)}): {d(s.dtype)}"
-        elif isinstance(s, Compute):
-            line = f"{n(s.dst)} = {s.op}({', '.join(map(n, s.args))}): {d(s.dtype)}"
-        elif isinstance(s, Reduce):
-            line = f"{n(s.dst)} = {'precise_' if s.precise else ''}reduce_{s.op}({n(s.arg)}): {d(s.dtype)}"
-        elif isinstance(s, Scan):
-            line = f"{n(s.dst)} = scan_{s.op}({n(s.arg)}): {d(s.dtype)}"
-        elif isinstance(s, Bounded):
-            line = f"{n(s.dst)} = {n(s.value)} within {e(s.extent)}"
-        elif isinstance(s, Store):
-            line = f"{n(s.buffer)}[{e(s.index)}] = {n(s.value)}{where(s.mask)}"
-        else:
-            line = f"check {n(s.value)} within {e(s.extent)} else {n(s.buffer)}[0] = {s.code}{where(s.mask)}"
-        lines.append("    " + line)
+    lines += [f"  {b.role} {n(b.name)}: {_short(b.dtype)}" for b in kernel.buffers]
+    lines += ["    " + s.line(n, e) for s in kernel.body]
     return "\n".join(lines)
 
 
@@ -386,64 +577,17 @@ def verify(kernel: Kernel) -> Kernel:
         need(set(dims.free_symbols(a.extent)) <= set(kernel.sizes), f"the extent of {a.name} is over sizes")
     taken, integers = set(names), set(axes) | set(kernel.sizes)
     dtype: dict = {}
-    raxes = {a.name for a in kernel.raxes}
     for s in kernel.body:
-        for r in reads(s):
+        for r in s.operands:
             need(r in dtype, f"{r} is defined before its use")
-        need(index_symbols(s) <= integers, f"unknown names in an index: {sorted(index_symbols(s) - integers)}")
-        if isinstance(s, (Load, Store, Check)):
-            need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
-            role = kernel.buffer_of[s.buffer].role
-            need(role in {Load: ("in", "inout"), Store: ("out", "inout"), Check: ("error",)}[type(s)],
-                 f"{s.buffer} has the role {role}")
-            need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
-        if isinstance(s, Store):
-            need(dtype[s.value] is kernel.buffer_of[s.buffer].dtype, f"the value stored to {s.buffer} has its dtype")
-            if kernel.is_element(s):
-                static = ({a.name for a in kernel.raxes if a.extent != 1}
-                          if all(type(a.extent) is int for a in kernel.raxes) else set())
-                need(static <= index_symbols(s), "an element-level store is indexed by every reduction axis")
-        elif isinstance(s, Check):
-            need(dtype[s.value] is torch.int64 and s.code != 0, "a check has an int64 value and a code")
-        else:
+        need(s.symbols <= integers, f"unknown names in an index: {sorted(s.symbols - integers)}")
+        s.verify(need, kernel, dtype)
+        if not s.effect:
             need(s.dst not in taken, f"{s.dst} is assigned once")
             taken.add(s.dst)
-            dtype[s.dst] = kernel.dtypes[s.dst]
-            if not dtype[s.dst].is_floating_point and not dtype[s.dst].is_complex and dtype[s.dst] is not torch.bool:
+            dtype[s.dst] = s.dtype_in(kernel)
+            if _is_integer(dtype[s.dst]):
                 integers.add(s.dst)
-        if isinstance(s, Compute):
-            need(s.op in POINTWISE and len(s.args) == info(s.op).arity,
-                 f"{s.op} is a pointwise prim with {len(s.args)} arguments")
-            result = info(s.op).result
-            if s.op != "cast":
-                need(s.dtype not in HALF and all(dtype[a] not in HALF for a in s.args),
-                     f"{s.op} is not computed in a half type")
-            if result is not None:
-                need(s.dtype is result, f"{s.op} gives {result}")
-            if s.op == "where":
-                need(dtype[s.args[0]] is torch.bool and dtype[s.args[1]] is dtype[s.args[2]] is s.dtype,
-                     "where takes bool and two of its dtype")
-            elif s.op == "fma":
-                need(s.dtype.is_floating_point and all(dtype[a] is s.dtype for a in s.args),
-                     "the arguments of fma have its dtype")
-            elif len(s.args) == 2 and result is not None:
-                need(dtype[s.args[0]] is dtype[s.args[1]], f"the arguments of {s.op} have one dtype")
-            elif len(s.args) == 2 and not info(s.op).of_words:
-                need(all(dtype[a] is s.dtype for a in s.args), f"the arguments of {s.op} have its dtype")
-        if isinstance(s, IndexValue):
-            need(s.dst in integers, "an index value is an integer")
-        if isinstance(s, Bounded):
-            need(dtype[s.value] is torch.int64, "a bounded value is an int64")
-        if isinstance(s, Reduce):
-            need(bool(kernel.raxes) and s.op in REDUCE_OPS, f"{s.op} is a reduction, in a kernel with reduction axes")
-            unrounded = s.op == "sum" and dtype[s.arg] is torch.float32 and s.dtype is torch.float64
-            need(s.dtype is torch.int64 if s.op.startswith("arg") else dtype[s.arg] is s.dtype or unrounded,
-                 f"the dtype of {s.op}")
-            need(dtype[s.arg] not in HALF, "no reduction in a half type")
-            need(s.op not in ("any", "all") or s.dtype is torch.bool, "any and all reduce bools")
-        if isinstance(s, Scan):
-            need(len(raxes) == 1 and s.op in SCAN_OPS, "a scan runs along the only reduction axis")
-            need(dtype[s.arg] is s.dtype and s.dtype not in HALF, "a scan keeps its dtype, no half type")
     return verify_addresses(kernel)
 
 
@@ -452,14 +596,12 @@ def verify_addresses(kernel: Kernel) -> Kernel:
     where there may be nothing to read; return the kernel. This is run on every kernel that is lowered. Raises
     VerifyError."""
     plain = {a.name for a in kernel.axes + kernel.raxes} | set(kernel.sizes)
-    bounded, checked = {}, set()
+    bounds = [s for s in kernel.body if s.limit is not None]
+    bounded = {s.dst: s for s in bounds if not s.effect}
+    checked = {(s.value, index_key(s.limit)) for s in bounds if s.effect}
     for s in kernel.body:
-        if isinstance(s, Bounded):
-            bounded[s.dst] = s
-        elif isinstance(s, Check):
-            checked.add((s.value, index_key(s.extent)))
-        elif isinstance(s, (Load, Store)):
-            for name in index_symbols(s) - plain:
+        if s.accessed:
+            for name in s.symbols - plain:
                 found = bounded.get(name)
                 if found is None:
                     raise VerifyError(f"{name} is in an index and not bounded\n{kernel.text()}")
@@ -563,20 +705,19 @@ class KernelBuilder:
         for e in [a.extent for a in kernel.axes + kernel.raxes]:
             sizes.update(dict.fromkeys(sorted(dims.free_symbols(e))))
         for s in kernel.body:
-            sizes.update(dict.fromkeys(sorted(index_symbols(s) - known)))
+            sizes.update(dict.fromkeys(sorted(s.symbols - known)))
         return dataclasses.replace(kernel, sizes=tuple(sizes))
 
 
 def absolute_values(kernel: Kernel) -> frozenset:
     """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero
     does not matter."""
-    constants = {s.dst: s.value for s in kernel.body if isinstance(s, Const)}
+    constants = {s.dst: s.constant for s in kernel.body if s.constant is not None}
     good: set = set()
     bad: set = set()
     for s in kernel.body:
-        if (isinstance(s, Compute) and info(s.op).linear == prims.IN_ALL
-            and any(abs(constants.get(a, 0)) >= 1 for a in s.args)):
-            good.update(s.args)
+        if s.prim and info(s.prim).linear == prims.IN_ALL and any(abs(constants.get(a, 0)) >= 1 for a in s.operands):
+            good.update(s.operands)
         else:
-            bad.update(reads(s))
+            bad.update(s.operands)
     return frozenset(good - bad)

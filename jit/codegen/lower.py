@@ -681,9 +681,8 @@ def drop_dead(builder: KernelBuilder) -> KernelBuilder:
     """Remove statements whose value nothing uses from a builder's body."""
     live, body = set(), []
     for s in reversed(builder.body):
-        if isinstance(s, (loops.Store, loops.Check)) or s.dst in live:
-            live.update(loops.reads(s))
-            live.update(loops.index_symbols(s))
+        if s.effect or s.dst in live:
+            live.update(s.uses)
             body.append(s)
     builder.body = body[::-1]
     return builder
@@ -692,11 +691,11 @@ def drop_dead(builder: KernelBuilder) -> KernelBuilder:
 def reads_first(builder: KernelBuilder) -> KernelBuilder:
     """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when
     all of the old elements have been read."""
-    last = {s.buffer: k for k, s in enumerate(builder.body) if isinstance(s, loops.Load)}
+    last = {s.loaded: k for k, s in enumerate(builder.body) if s.loaded}
     waiting, body = {}, []
     for k, s in enumerate(builder.body):
-        if isinstance(s, loops.Store) and last.get(s.buffer, -1) > k:
-            waiting.setdefault(last[s.buffer], []).append(s)
+        if last.get(s.stored, -1) > k:
+            waiting.setdefault(last[s.stored], []).append(s)
         else:
             body.append(s)
         body += waiting.pop(k, ())
@@ -707,7 +706,7 @@ def reads_first(builder: KernelBuilder) -> KernelBuilder:
 def collapse(kernel: loops.Kernel) -> loops.Kernel:
     """Join neighbouring axes that every index walks as one, so that loops are long and indices simple."""
     axes, raxes = list(kernel.axes), list(kernel.raxes)
-    exprs = [e for e in map(loops.expression_of, kernel.body) if e is not None]
+    exprs = [s.expression for s in kernel.body if s.expression is not None]
     replaced = {}
 
     def join(group: list[Axis]) -> None:
@@ -741,13 +740,5 @@ def collapse(kernel: loops.Kernel) -> loops.Kernel:
     def change(e: IntExpr) -> IntExpr:
         return dims.subst(dims.subst(e, replaced), rename) if type(e) is not int else e
 
-    body = []
-    for s in kernel.body:
-        if isinstance(s, loops.Load):
-            s = loops.Load(s.dst, s.buffer, change(s.index), s.mask, s.other)
-        elif isinstance(s, loops.Store):
-            s = loops.Store(s.buffer, change(s.index), s.value, s.mask)
-        elif isinstance(s, loops.IndexValue):
-            s = loops.IndexValue(s.dst, change(s.expr), s.dtype)
-        body.append(s)
-    return loops.Kernel(kernel.name, out[0], out[1], kernel.buffers, kernel.sizes, tuple(body), kernel.device)
+    body = tuple([s.mapped(change) for s in kernel.body])
+    return loops.Kernel(kernel.name, out[0], out[1], kernel.buffers, kernel.sizes, body, kernel.device)

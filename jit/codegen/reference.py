@@ -95,71 +95,101 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
     for b in kernel.buffers:
         tensor = buffers[b.name]
         assert tensor.dim() == 1 and tensor.dtype is b.dtype, (b, tensor.dtype, tensor.shape)
-    axes = kernel.axes + kernel.raxes
-    extents = [dims.evaluate(a.extent, sizes) for a in axes]
-    rank, n_reduced = len(axes), len(kernel.raxes)
-    names = dict(sizes)
-    for i, (a, extent) in enumerate(zip(axes, extents)):
-        names[a.name] = torch.arange(extent).reshape([-1 if j == i else 1 for j in range(rank)])
-    values = {}
-    if 0 in extents and 0 in extents[: rank - n_reduced]:
-        return
+    state = _Run(kernel, buffers, sizes)
+    if 0 not in state.extents[: len(kernel.axes)]:
+        for s in kernel.body:
+            value = means[type(s)](state, s)
+            if not s.effect:
+                state.values[s.dst] = value
 
-    def index_of(e: IntExpr) -> torch.Tensor:
+
+means = loops.Handlers("the reference interpreter")
+
+
+class _Run:
+    """One run of a kernel: the meaning of each kind of statement."""
+
+    def __init__(self, kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
+        self.kernel, self.buffers, self.values, self.names = kernel, buffers, {}, dict(sizes)
+        axes = kernel.axes + kernel.raxes
+        self.extents = [dims.evaluate(a.extent, sizes) for a in axes]
+        self.rank, self.n_reduced = len(axes), len(kernel.raxes)
+        for i, (a, extent) in enumerate(zip(axes, self.extents)):
+            self.names[a.name] = torch.arange(extent).reshape([-1 if j == i else 1 for j in range(self.rank)])
+
+    def index(self, e: IntExpr) -> torch.Tensor:
         if type(e) is int:
-            return torch.full([1] * rank, e)
-        scope = {n: (values[n].long() if n in values else names[n]) for n in dims.free_symbols(e)}
+            return torch.full([1] * self.rank, e)
+        scope = {n: (self.values[n].long() if n in self.values else self.names[n]) for n in dims.free_symbols(e)}
         scope["max"], scope["min"] = _index_max, _index_min
         out = eval(render(e, style="py"), {"__builtins__": {}}, scope)  # the text is the compiler's own arithmetic
-        return out if isinstance(out, torch.Tensor) else torch.full([1] * rank, out)
+        return out if isinstance(out, torch.Tensor) else torch.full([1] * self.rank, out)
 
-    def checked(buffer: str, index: torch.Tensor, mask: torch.Tensor | None) -> None:
-        bad = (index < 0) | (index >= buffers[buffer].numel())
+    def checked(self, buffer: str, index: torch.Tensor, mask: torch.Tensor | None) -> None:
+        size, extents = self.buffers[buffer].numel(), self.extents
+        bad = (index < 0) | (index >= size)
         if mask is not None:
             bad = bad & mask
         if bad.expand(torch.broadcast_shapes(bad.shape, extents)).any() and 0 not in extents:
-            raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of "
-                             f"{buffers[buffer].numel()}\n{kernel.text()}")
+            raise IndexError(f"{buffer}[{int(index.min())} .. {int(index.max())}] of {size}\n{self.kernel.text()}")
 
-    def within(s: Bounded | Check) -> torch.Tensor:
-        return (values[s.value] >= 0) & (values[s.value] < index_of(s.extent))
+    def row(self, value: torch.Tensor) -> torch.Tensor:
+        """A value with all elements of its row."""
+        kept = self.rank - self.n_reduced
+        return value.expand(list(value.shape[:kept]) + self.extents[kept:])
 
-    for s in kernel.body:
-        if isinstance(s, loops.Load):
-            index, mask, storage = index_of(s.index), values.get(s.mask), buffers[s.buffer]
-            checked(s.buffer, index, mask)
-            value = (storage[index.clamp(0, max(storage.numel() - 1, 0))] if storage.numel()
-                     else torch.zeros(index.shape, dtype=storage.dtype))
-            values[s.dst] = value if mask is None else torch.where(mask,
-                                                                   value, torch.tensor(s.other, dtype=value.dtype))
-        elif isinstance(s, loops.Const):
-            values[s.dst] = torch.tensor(s.value, dtype=s.dtype).reshape([1] * rank)
-        elif isinstance(s, loops.IndexValue):
-            values[s.dst] = index_of(s.expr).to(s.dtype)
-        elif isinstance(s, loops.Compute):
-            values[s.dst] = pointwise(s.op, [values[a] for a in s.args], s.dtype)
-        elif isinstance(s, loops.Reduce):
-            value = values[s.arg]
-            shape = list(value.shape[: rank - n_reduced]) + extents[rank - n_reduced :]
-            values[s.dst] = _reduce(s.op, value.expand(shape), n_reduced, s.dtype)
-        elif isinstance(s, loops.Scan):
-            value = values[s.arg]
-            values[s.dst] = value.expand(list(value.shape[:-1]) + [extents[-1]]).cumsum(-1, dtype=s.dtype)
-        elif isinstance(s, loops.Bounded):
-            values[s.dst] = torch.where(within(s), values[s.value], 0)
-        elif isinstance(s, loops.Check):
-            bad = ~within(s)
-            if s.mask is not None:
-                bad = bad & values[s.mask]
-            if bad.any():
-                buffers[s.buffer][0] = s.code
-        else:
-            index, value, mask = index_of(s.index), values[s.value], values.get(s.mask)
-            shape = extents if kernel.is_element(s) else extents[: rank - n_reduced] + [1] * n_reduced
-            shape = torch.broadcast_shapes(shape, value.shape)
-            mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
-            checked(s.buffer, index.expand(shape), mask)
-            buffers[s.buffer][index.expand(shape)[mask]] = value.expand(shape)[mask]
+    def within(self, s: Bounded | Check) -> torch.Tensor:
+        return (self.values[s.value] >= 0) & (self.values[s.value] < self.index(s.extent))
+
+    @means(loops.Load)
+    def load(self, s: loops.Load) -> torch.Tensor:
+        index, mask, storage = self.index(s.index), self.values.get(s.mask), self.buffers[s.buffer]
+        self.checked(s.buffer, index, mask)
+        value = (storage[index.clamp(0, max(storage.numel() - 1, 0))] if storage.numel()
+                 else torch.zeros(index.shape, dtype=storage.dtype))
+        return value if mask is None else torch.where(mask, value, torch.tensor(s.other, dtype=value.dtype))
+
+    @means(loops.Const)
+    def const(self, s: loops.Const) -> torch.Tensor:
+        return torch.tensor(s.value, dtype=s.dtype).reshape([1] * self.rank)
+
+    @means(loops.IndexValue)
+    def index_value(self, s: loops.IndexValue) -> torch.Tensor:
+        return self.index(s.expr).to(s.dtype)
+
+    @means(loops.Compute)
+    def compute(self, s: loops.Compute) -> torch.Tensor:
+        return pointwise(s.op, [self.values[a] for a in s.args], s.dtype)
+
+    @means(loops.Reduce)
+    def reduce(self, s: loops.Reduce) -> torch.Tensor:
+        return _reduce(s.op, self.row(self.values[s.arg]), self.n_reduced, s.dtype)
+
+    @means(loops.Scan)
+    def scan(self, s: loops.Scan) -> torch.Tensor:
+        return self.row(self.values[s.arg]).cumsum(-1, dtype=s.dtype)
+
+    @means(loops.Bounded)
+    def bounded(self, s: Bounded) -> torch.Tensor:
+        return torch.where(self.within(s), self.values[s.value], 0)
+
+    @means(loops.Check)
+    def check(self, s: Check) -> None:
+        bad = ~self.within(s)
+        if s.mask is not None:
+            bad = bad & self.values[s.mask]
+        if bad.any():
+            self.buffers[s.buffer][0] = s.code
+
+    @means(loops.Store)
+    def store(self, s: loops.Store) -> None:
+        index, value, mask = self.index(s.index), self.values[s.value], self.values.get(s.mask)
+        kept = self.rank - self.n_reduced
+        shape = self.extents if self.kernel.is_element(s) else self.extents[:kept] + [1] * self.n_reduced
+        shape = torch.broadcast_shapes(shape, value.shape)
+        mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+        self.checked(s.buffer, index.expand(shape), mask)
+        self.buffers[s.buffer][index.expand(shape)[mask]] = value.expand(shape)[mask]
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

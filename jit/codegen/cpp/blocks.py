@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jit.codegen import loops
 from jit.codegen.cpp.layout import CHEAP, COST
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ def block_rows(text: KernelText, k: int, states: list[Reduction]) -> int:
         return 0
     for i in lay.bodies[k]:
         s = body[i]
-        if isinstance(s, (loops.Store, loops.Check, loops.Scan)) or s.dst in lay.kept:
+        if s.effect or s.scans or s.dst in lay.kept:
             return 0
-        if isinstance(s, loops.Compute) and s.dst not in lay.varying and COST.get(s.op, 1) > CHEAP:
+        if s.dst not in lay.varying and COST.get(s.prim, 1) > CHEAP:
             return 0
     for r in flush:
         r.blocked = True

@@ -27,12 +27,16 @@ from jit.graph.prims import info
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
-    from ..loops import Bounded, Check, Load, Store
+    from ..loops import Bounded, Check, Load, Store, Value
 
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
+
+values = loops.Handlers("the text of values in C++", loops.Value)
+per_row = loops.Handlers("rows in C++", loops.Value, loops.Effect)
+per_element = loops.Handlers("loops along the vector axis in C++")
 
 
 class KernelText(Strips):
@@ -59,10 +63,11 @@ class KernelText(Strips):
         self.narrow = {}  # value name -> text of a 32-bit form of an integer
         self.value = {}  # value name -> text of it in the present scope
         for n, i in self.layout.definition.items():
-            if isinstance(kernel.body[i], loops.Const):
-                self.value[n] = ops.constant(kernel.body[i].value, kernel.body[i].dtype)
-                if kernel.body[i].dtype is torch.int64 and abs(kernel.body[i].value) < 2**31:
-                    self.narrow[n] = f"({int(kernel.body[i].value)})"
+            s = kernel.body[i]
+            if s.constant is not None:
+                self.value[n] = ops.constant(s.constant, s.dtype)
+                if s.dtype is torch.int64 and abs(s.constant) < 2**31:
+                    self.narrow[n] = f"({int(s.constant)})"
         self._decide()
 
     # decisions that depend on sizes
@@ -78,20 +83,20 @@ class KernelText(Strips):
             self.strip = tail(extent)[0]
         self.streamed = set()
         for i, s in enumerate(kernel.body):
-            if isinstance(s, loops.Store) and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
+            if s.stored and s.mask is None and self.unit(s) and hint(extent) >= self.strip:
                 count = math.prod(hint(a.extent) for a in kernel.axes + kernel.raxes
-                                  if a.name in dims.free_symbols(s.index))
+                                  if a.name in s.symbols)
                 if count * kernel.buffer_of[s.buffer].dtype.itemsize >= stream_bytes(kernel):
                     self.streamed.add(i)
-        per_element = 0.5 + sum(COST.get(s.op, 1) * 0.25 if isinstance(s, loops.Compute)
-                                else 0.0 if isinstance(s, loops.Const) else 0.5 for s in kernel.body)
+        per_element = 0.5 + sum(COST.get(s.prim, 1) * 0.25 if s.prim else 0.0 if s.constant is not None else 0.5
+                                for s in kernel.body)
         rows = math.prod(hint(a.extent) for a in lay.rows)
         self.cost = max(1, round(per_element * 4))  # quarter units per element
         self.cooperate = self.alone = False  # threads share a row; only the last of them is still at work
         self.block = None
         self.flat = False
         self.tile, self.tiled = None, {}
-        has_scan = any(isinstance(s, loops.Scan) for s in kernel.body)
+        has_scan = any(s.scans for s in kernel.body)
         if lay.column:
             self._find_tile()
             if not kernel.raxes and not lay.rows:
@@ -128,8 +133,7 @@ class KernelText(Strips):
             return
         found = {}
         for i, s in enumerate(kernel.body):
-            if (not isinstance(s, loops.Load) or s.mask is not None
-                or any(n in lay.definition for n in dims.free_symbols(s.index))):
+            if not s.loaded or s.mask is not None or any(n in lay.definition for n in s.symbols):
                 continue
             stride = dims.coefficient(s.index, lay.vector.name)
             if stride is None or (type(stride) is int and abs(stride) < 8):
@@ -193,10 +197,10 @@ class KernelText(Strips):
         """The extents of bounded values, and the 0 in the place of what lies outside. Where the compiler must not see
         that an index is made from a comparison they are hidden from it: else it would find that the bounds always hold,
         and take them out."""
-        bounds = [s for s in self.kernel.body if isinstance(s, (loops.Bounded, loops.Check))]
+        bounds = [s for s in self.kernel.body if s.limit is not None]
         hidden = bool(bounds) and "bool_offset" in compiler_check.quirks()
         for s in bounds:
-            key, text = loops.index_key(s.extent), self.expr(s.extent)
+            key, text = loops.index_key(s.limit), self.expr(s.limit)
             if key in self.limits:
                 continue
             self.limits[key] = f"limit{len(self.limits)}" if hidden else f"(int64_t)({text})"
@@ -208,7 +212,7 @@ class KernelText(Strips):
 
     def _within(self, s: Bounded | Check) -> str:
         """Whether the value of a ``Bounded`` or a ``Check`` lies inside its bounds."""
-        return f"((uint64_t){self.value[s.value]} < (uint64_t){self.limits[loops.index_key(s.extent)]})"
+        return f"((uint64_t){self.value[s.value]} < (uint64_t){self.limits[loops.index_key(s.limit)]})"
 
     def _units(self) -> str:
         factors = [f"(({self.expr(a.extent)} + {TILE - 1}) / {TILE})" if a is self.tile
@@ -387,28 +391,33 @@ class KernelText(Strips):
         vector = []
         for i in lay.segments[k]:
             s = body[i]
-            if isinstance(s, loops.Reduce):
-                continue
-            if lay.column and (isinstance(s, (loops.Store, loops.Check)) or s.dst in lay.varying):
+            if lay.column and (s.effect or s.dst in lay.varying):
                 vector.append(i)
-            elif isinstance(s, loops.Store):
-                guard = "if (thread == 0) " if self.cooperate and not self.alone else ""
-                if s.mask is not None:
-                    guard += f"if ({self.value[s.mask]}) "
-                self.put(f"{guard}{self.pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
-            elif isinstance(s, loops.Check):
-                mask = f"{self.value[s.mask]} && " if s.mask else ""
-                self.put(f"if ({mask}!{self._within(s)}) {self.names[s.buffer]}[0] = {s.code};")
             else:
-                self._define(i)
+                per_row[type(s)](self, s, i)
         if vector:
             lead = ("if (thread == 0)" if self.cooperate and not self.alone
-                    and any(isinstance(body[i], loops.Store) for i in vector) else "")
-            if lead and any(not isinstance(body[i], (loops.Store, loops.Check)) and body[i].dst in lay.arrays
-                            for i in vector):
+                    and any(body[i].stored for i in vector) else "")
+            if lead and any(body[i].dst in lay.arrays for i in vector):
                 lead = ""  # every thread needs the arrays; all then store the same values
             with self.braces(lead):
                 self._vector_loop(vector, [])
+
+    @per_row(loops.Value)
+    def _row_value(self, s: Value, i: int) -> None:
+        self._define(i)
+
+    @per_row(loops.Store)
+    def _row_store(self, s: Store, i: int) -> None:
+        guard = "if (thread == 0) " if self.cooperate and not self.alone else ""
+        if s.mask is not None:
+            guard += f"if ({self.value[s.mask]}) "
+        self.put(f"{guard}{self.pointer(s)}[{self.expr(s.index)}] = {self._memory(s.value)};")
+
+    @per_row(loops.Check)
+    def _row_check(self, s: Check, i: int) -> None:
+        mask = f"{self.value[s.mask]} && " if s.mask else ""
+        self.put(f"if ({mask}!{self._within(s)}) {self.names[s.buffer]}[0] = {s.code};")
 
     def pointer(self, s: Load | Store) -> str:
         return self.names[s.buffer]
@@ -420,33 +429,37 @@ class KernelText(Strips):
         """Declare the value of statement ``i`` in the present scope. ``index`` overrides the text of a load's or an
         index value's position."""
         s = self.kernel.body[i]
-        name = self.names[s.dst]
-        if isinstance(s, loops.Const):
-            return
-        if isinstance(s, loops.Load):
-            text = self._load(s, index or f"{self.pointer(s)}[{self.expr(s.index)}]")
-        elif isinstance(s, loops.IndexValue):
-            text = f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"
-        elif isinstance(s, loops.Bounded):
-            text = f"{self._within(s)} ? {self.value[s.value]} : {self.nowhere}"
-        else:
-            kinds = [self.dtypes[a] for a in s.args]
-            constants = [self.kernel.body[self.layout.definition[a]].value
-                         if isinstance(self.kernel.body[self.layout.definition[a]], loops.Const)
-                         else None for a in s.args]
-            args = [self.value[a] for a in s.args]
-            short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
-            if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
-                args = [self.narrow[a] for a in s.args]
-            z = self.divisor.get(i)
-            text = (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
-                    else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute))
-        self.put(f"const {ops.c_type(s.dtype) if not isinstance(s, loops.Load) else ops.c_type(self.dtypes[s.dst])} "
-                 f"{name} = {text};")
-        self.value[s.dst] = name
+        text = values[type(s)](self, s, i, index)
+        self.value[s.dst] = self.names[s.dst]
+        self.put(f"const {ops.c_type(self.dtypes[s.dst])} {self.names[s.dst]} = {text};")
 
-    def _load(self, s: Load, text: str) -> str:
-        dtype = self.dtypes[s.dst]
+    @values(loops.Const)
+    def _const(self, s: loops.Const, i: int, index: str | None) -> str:
+        return ops.constant(s.value, s.dtype)
+
+    @values(loops.IndexValue)
+    def _integer(self, s: loops.IndexValue, i: int, index: str | None) -> str:
+        return f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"
+
+    @values(loops.Bounded)
+    def _bounded(self, s: Bounded, i: int, index: str | None) -> str:
+        return f"{self._within(s)} ? {self.value[s.value]} : {self.nowhere}"
+
+    @values(loops.Compute)
+    def _compute(self, s: loops.Compute, i: int, index: str | None) -> str:
+        kinds = [self.dtypes[a] for a in s.args]
+        constants = [self.kernel.definition[a].constant for a in s.args]
+        args = [self.value[a] for a in s.args]
+        short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
+        if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
+            args = [self.narrow[a] for a in s.args]
+        z = self.divisor.get(i)
+        return (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
+                else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute))
+
+    @values(loops.Load)
+    def _load(self, s: Load, i: int, index: str | None) -> str:
+        dtype, text = self.dtypes[s.dst], index or f"{self.pointer(s)}[{self.expr(s.index)}]"
         if dtype is torch.bool:
             text = f"({text} != 0)"
         if s.mask is not None:
@@ -458,9 +471,8 @@ class KernelText(Strips):
     def _pass(self, k: int) -> None:
         lay, body = self.layout, self.kernel.body
         statements = lay.bodies[k]
-        reduces = [i for i in statements if isinstance(body[i], loops.Reduce)]
-        scans = [i for i in statements if isinstance(body[i], loops.Scan)]
-        states = [Reduction(self, i) for i in reduces]
+        scans = [i for i in statements if body[i].scans]
+        states = [Reduction(self, i) for i in statements if body[i].reduces]
         block = blocks.block_rows(self, k, states)
         for r in states:
             r.begin()
@@ -505,31 +517,28 @@ class KernelText(Strips):
         lay, body = self.layout, self.kernel.body
         position = {a.name: d + 1 for d, a in enumerate(lay.loops)}
         depth, level = {}, {}
-        inside = {body[i].dst for i in statements if not isinstance(body[i], (loops.Store, loops.Check))}
+        inside = {body[i].dst for i in statements}
         for i in statements:
             s = body[i]
-            if (isinstance(s, (loops.Store, loops.Check, loops.Reduce, loops.Scan))
-                or s.dst in lay.varying or s.dst in lay.kept):
+            if s.effect or s.combine or s.dst in lay.varying or s.dst in lay.kept:
                 continue
-            uses = (*loops.reads(s), *loops.index_symbols(s))
-            if any((n in inside or n in lay.kept) and n not in level for n in uses):
+            if any((n in inside or n in lay.kept) and n not in level for n in s.uses):
                 continue
-            d = max([position.get(n, level.get(n, 0)) for n in uses], default=0)
+            d = max([position.get(n, level.get(n, 0)) for n in s.uses], default=0)
             depth[i] = level[s.dst] = max(d, 1)
         return depth
 
     def _shared_bytes(self) -> int:
         """Bytes of one thread's partial results of one row."""
         width = (self.block or 1) if self.layout.column else 1
-        count = sum(2 if s.op.startswith("arg") else 1 for s in self.kernel.body if isinstance(s, loops.Reduce))
+        count = sum(1 + s.ordered for s in self.kernel.body if s.reduces)
         return max(64, (count * width * 8 + 63) // 64 * 64)
 
     def _combine(self, states: list[Reduction], k: int) -> None:
         """Every thread's partial results, put together in thread order by every thread alike."""
         size = self._shared_bytes()
-        earlier = [s for i, s in enumerate(self.kernel.body) if isinstance(s, loops.Reduce)
-                   and self.layout.stage[i] < k]
-        slot = sum(2 if s.op.startswith("arg") else 1 for s in earlier) * (self.block if self.layout.column else 1) * 8
+        earlier = sum(1 + s.ordered for s, t in zip(self.kernel.body, self.layout.stage) if s.reduces and t < k)
+        slot = earlier * (self.block if self.layout.column else 1) * 8
         self.put("#define SHARED(t, kind, offset) ((kind*)(shared + ((t) * 2 + (unit_parity)) * %d + (offset)))" % size)
         with self.braces("if (threads > 1)"):
             self.put(f"const int unit_parity = {'(int)(unit & 1)' if self.layout.rows or self.block else '0'};")
@@ -560,10 +569,10 @@ class KernelText(Strips):
 
     def _vector_loop(self, statements: list[int], states: list[Reduction]) -> None:
         lay, body = self.layout, self.kernel.body
-        scans = [i for i in statements if isinstance(body[i], loops.Scan)]
+        scans = [i for i in statements if body[i].scans]
         stripped = bool((states and not lay.column) or (scans and not lay.column)
                         or any(i in self.streamed for i in statements))
-        checks = [i for i in statements if isinstance(body[i], loops.Check)]
+        checks = [i for i in statements if body[i].effect and not body[i].stored]
         for i in checks:
             self.put(f"int bad{i} = 0;")
         access = self._accesses(statements)
@@ -589,7 +598,7 @@ class KernelText(Strips):
             return
         for i in statements:
             s = self.kernel.body[i]
-            if (isinstance(s, loops.Compute) and s.op == "div" and s.dtype is torch.float32
+            if (s.prim == "div" and s.dtype is torch.float32
                 and s.args[1] not in lay.varying and s.args[1] in self.value and s.dst in lay.varying):
                 name = self.divisor[i] = f"z{i}_{len(self.lines)}"
                 self.put(f"const Divisor {name} = divisor({self.value[s.args[1]]});")
@@ -609,12 +618,11 @@ class KernelText(Strips):
         shared = {}
         for i in statements:
             s = body[i]
-            if not isinstance(s, (loops.Load, loops.Store)):
+            if not s.accessed:
                 continue
             stride = dims.coefficient(s.index, lay.vector.name)
-            if stride is None or any(n in lay.definition and n not in self.value for n in dims.free_symbols(s.index)):
-                continue
-            if any(n in lay.definition and n in lay.varying for n in dims.free_symbols(s.index)):
+            if stride is None or any(n in lay.definition and (n not in self.value or n in lay.varying)
+                                     for n in s.symbols):
                 continue
             if i in self.tiled:
                 out[i] = f"q{i}"
@@ -652,36 +660,45 @@ class KernelText(Strips):
     def _element(self, i: int, access: dict, redirect: dict, lane: str) -> None:
         """One statement inside a vector loop."""
         lay, s = self.layout, self.kernel.body[i]
-        for n in loops.reads(s):
-            if n not in self.value:
-                self._fetch(n)
-        for n in loops.index_symbols(s):
+        for n in s.uses:
             if n in lay.definition and n not in self.value:
                 self._fetch(n)
-        if isinstance(s, loops.Store):
-            target = redirect.get(i) or self._position(i, access)
-            text = f"{target} = {self._memory(s.value)};"
-            self.put(f"if ({self.value[s.mask]}) {text}" if s.mask else text)
-        elif isinstance(s, loops.Check):
-            mask = f"{self.value[s.mask]} & " if s.mask else ""
-            self.put(f"bad{i} |= {mask}!{self._within(s)};")
-        elif isinstance(s, loops.Reduce):
-            self.states[i].add(lane if not lay.column or self.states[i].blocked else "j")
-        elif isinstance(s, loops.Scan):
-            if lay.column:
-                name = self.names[s.dst]
-                self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += "
-                         f"{self.value[s.arg]});")
-                self.value[s.dst] = name
-        elif isinstance(s, loops.IndexValue):
-            self._index_value(i)
-        else:
-            self._define(i, self._position(i, access) if isinstance(s, loops.Load) else None)
-        if not isinstance(s, (loops.Store, loops.Check, loops.Reduce)):
-            if s.dst in lay.kept and s.dst in lay.element and s.dst in self.value:
-                self.put(f"k{self.names[s.dst]}[{self._kept_index()} + j] = {self._memory(s.dst)};")
-            if s.dst in lay.arrays and s.dst in self.value:
-                self.put(f"a{self.names[s.dst]}[j] = {self._memory(s.dst)};")
+        per_element[type(s)](self, s, i, access, redirect, lane)
+        if s.dst in lay.kept and s.dst in lay.element and s.dst in self.value:
+            self.put(f"k{self.names[s.dst]}[{self._kept_index()} + j] = {self._memory(s.dst)};")
+        if s.dst in lay.arrays and s.dst in self.value:
+            self.put(f"a{self.names[s.dst]}[j] = {self._memory(s.dst)};")
+
+    @per_element(loops.Value)
+    def _element_value(self, s: Value, i: int, access: dict, redirect: dict, lane: str) -> None:
+        self._define(i)
+
+    @per_element(loops.Load)
+    def _element_load(self, s: Load, i: int, access: dict, redirect: dict, lane: str) -> None:
+        self._define(i, self._position(i, access))
+
+    @per_element(loops.Store)
+    def _element_store(self, s: Store, i: int, access: dict, redirect: dict, lane: str) -> None:
+        target = redirect.get(i) or self._position(i, access)
+        text = f"{target} = {self._memory(s.value)};"
+        self.put(f"if ({self.value[s.mask]}) {text}" if s.mask else text)
+
+    @per_element(loops.Check)
+    def _element_check(self, s: Check, i: int, access: dict, redirect: dict, lane: str) -> None:
+        mask = f"{self.value[s.mask]} & " if s.mask else ""
+        self.put(f"bad{i} |= {mask}!{self._within(s)};")
+
+    @per_element(loops.Reduce)
+    def _element_reduce(self, s: loops.Reduce, i: int, access: dict, redirect: dict, lane: str) -> None:
+        self.states[i].add(lane if not self.layout.column or self.states[i].blocked else "j")
+
+    @per_element(loops.Scan)
+    def _element_scan(self, s: loops.Scan, i: int, access: dict, redirect: dict, lane: str) -> None:
+        if self.layout.column:  # else strips write it
+            name = self.names[s.dst]
+            self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += "
+                     f"{self.value[s.arg]});")
+            self.value[s.dst] = name
 
     def _fetch(self, n: str) -> None:
         """Make a value that another loop has stored available under its name."""
@@ -698,11 +715,12 @@ class KernelText(Strips):
         self.put(f"const {ops.c_type(self.dtypes[n])} {name} = {text};")
         self.value[n] = name
 
-    def _index_value(self, i: int) -> None:
-        s, vector = self.kernel.body[i], self.layout.vector.name
+    @per_element(loops.IndexValue)
+    def _index_value(self, s: loops.IndexValue, i: int, access: dict, redirect: dict, lane: str) -> None:
+        vector = self.layout.vector.name
         lo, hi = dims.bounds(s.expr)
         stride = dims.coefficient(s.expr, vector)
-        plain = not any(n in self.layout.definition for n in dims.free_symbols(s.expr))
+        plain = not any(n in self.layout.definition for n in s.symbols)
         if (plain and type(stride) is int and lo is not None and hi is not None
             and -(2**31) <= lo and hi < 2**31 and abs(stride) < 2**20):
             rest = self._absolute(dims.subst(s.expr, {vector: self.base}))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from jit import devices
 from jit.codegen import loops
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
-INLINE_KINDS = (loops.Load, loops.IndexValue)
 
 
 def hint(e: IntExpr) -> int:
@@ -42,24 +41,6 @@ def stream_bytes(kernel: loops.Kernel) -> int:
     return devices.of_type(kernel.device).architecture().cache
 
 
-def expressions(stmt: object) -> IntExpr | None:
-    """The index expression of a statement, or None."""
-    if isinstance(stmt, (loops.Load, loops.Store)):
-        return stmt.index
-    return stmt.expr if isinstance(stmt, loops.IndexValue) else None
-
-
-def _map(kernel: loops.Kernel, change: Callable) -> tuple:
-    body = []
-    for s in kernel.body:
-        if isinstance(s, (loops.Load, loops.Store)):
-            s = dataclasses.replace(s, index=change(s.index))
-        elif isinstance(s, loops.IndexValue):
-            s = dataclasses.replace(s, expr=change(s.expr))
-        body.append(s)
-    return tuple(body)
-
-
 def normalise(kernel: loops.Kernel) -> loops.Kernel:
     """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks
     them as one."""
@@ -71,12 +52,12 @@ def normalise(kernel: loops.Kernel) -> loops.Kernel:
     if not axes and not raxes:
         axes = [loops.Axis("unit", 1, "p")]
     kernel = dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes),
-                                 body=_map(kernel, lambda e: dims.subst(e, single)))
+                                 body=loops.substituted(kernel.body, single))
     for group in ("axes", "raxes"):
         position = len(getattr(kernel, group)) - 2
         while position >= 0:
             outer, inner = getattr(kernel, group)[position : position + 2]
-            if all(_walks_as_one(expressions(s), outer, inner) for s in kernel.body):
+            if all(_walks_as_one(s.expression, outer, inner) for s in kernel.body):
                 kernel = _join(kernel, group, position)
             position -= 1
     return kernel
@@ -94,7 +75,7 @@ def _join(kernel: Kernel, group: str, position: int) -> Kernel:
     outer, inner = axes[position : position + 2]
     joined = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
     axes[position : position + 2] = [joined]
-    body = _map(kernel, lambda e: dims.subst(e, {outer.name: 0, inner.name: joined.sym}))
+    body = loops.substituted(kernel.body, {outer.name: 0, inner.name: joined.sym})
     return dataclasses.replace(kernel, **{group: tuple(axes)}, body=body)
 
 
@@ -108,15 +89,20 @@ class Layout:
     rows: list  # parallel axes outside the vector axis, outermost first
     loops: list  # reduction axes outside the vector axis, outermost first
     definition: dict = field(default_factory=dict)
-    element: set = field(default_factory=set)  # names of element-level values
-    varying: set = field(default_factory=set)  # names of values that depend on the vector axis
+    varying: set = field(default_factory=set)  # the vector axis and the values that depend on it
     stage: list = field(default_factory=list)  # per statement
+    inner: list = field(default_factory=list)  # per statement, whether it runs once per element; a Reduce does
     passes: int = 0
     kept: set = field(default_factory=set)  # element-level values stored between passes
     arrays: set = field(default_factory=set)  # row-level values stored per vector position (column mode)
     # segments[k]: statement numbers of the loop before pass k (column mode) or of scalars.
     segments: list = field(default_factory=list)
     bodies: list = field(default_factory=list)  # bodies[k]: statement numbers of pass k
+
+    @property
+    def element(self) -> frozenset:
+        """The names of the element-level values."""
+        return self.kernel.element_values
 
     @property
     def column(self) -> bool:
@@ -127,8 +113,7 @@ class Layout:
 def choose_vector(kernel: loops.Kernel) -> loops.Axis:
     """The axis along which most bytes are contiguous."""
     sizes = {a.name: hint(a.extent) for a in kernel.axes + kernel.raxes}
-    ordered = any(isinstance(s, loops.Scan) or (isinstance(s, loops.Reduce) and s.op.startswith("arg"))
-                  for s in kernel.body)
+    ordered = any(s.ordered for s in kernel.body)
     candidates = list(kernel.axes) + list(kernel.raxes[-1:] if ordered else kernel.raxes)
     # Pointwise kernels can transpose what they load in cache, not what they store.
     store_weight = 1.5 if kernel.raxes else 8.0
@@ -136,15 +121,14 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
     for axis in candidates:
         score = 0.0
         for s in kernel.body:
-            if not isinstance(s, (loops.Load, loops.Store)):
+            if not s.accessed:
                 continue
             count = 1
             for name in dims.free_symbols(s.index):
                 count *= sizes.get(name, 1)
             stride = dims.coefficient(s.index, axis.name)
             if type(stride) is int and stride == 1:
-                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if isinstance(s, loops.Store)
-                                                                              else 1.0)
+                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if s.stored else 1.0)
             elif not (type(stride) is int and stride == 0):
                 score -= 0.5 * count * kernel.buffer_of[s.buffer].dtype.itemsize
         if sizes[axis.name] < 16:
@@ -167,39 +151,17 @@ def analyse(kernel: loops.Kernel, kept_bytes: int | None = None) -> Layout:
 
 
 def _levels(out: Layout) -> None:
-    kernel, reduction = out.kernel, {a.name for a in out.kernel.raxes}
     level = {}  # value -> pass it belongs to (element-level) or is ready before (row-level)
-    for i, s in enumerate(kernel.body):
-        uses = [n for n in (*loops.reads(s), *loops.index_symbols(s)) if n in level]
-        element = any(n in out.element for n in uses) or any(n in reduction for n in loops.index_symbols(s))
-        varying = any(n in out.varying for n in uses) or out.vector.name in loops.index_symbols(s)
-        stage = max([level[n] for n in uses], default=0)
-        if isinstance(s, loops.Reduce):
-            out.stage.append(stage)
-            level[s.dst] = stage + 1
-            element, varying = False, out.column
-        else:
-            if isinstance(s, loops.Scan):
-                element, varying = True, True
-            out.stage.append(stage)
-            if not isinstance(s, (loops.Store, loops.Check)):
-                level[s.dst] = stage
-        if not isinstance(s, (loops.Store, loops.Check)):
+    out.varying.add(out.vector.name)
+    for i, s in enumerate(out.kernel.body):
+        out.stage.append(max([level[n] for n in s.uses if n in level], default=0))
+        out.inner.append(s.reduces or out.kernel.is_element(s))
+        if not s.effect:
             out.definition[s.dst] = i
-            if element:
-                out.element.add(s.dst)
-            if varying:
+            level[s.dst] = out.stage[i] + s.reduces
+            if (out.column or s.scans) if s.combine else not out.varying.isdisjoint(s.uses):
                 out.varying.add(s.dst)
-    stages = [t + 1 for s, t in zip(kernel.body, out.stage) if isinstance(s, loops.Reduce) or is_element(out, s)]
-    out.passes = max(stages, default=0)
-
-
-def is_element(out: Layout, stmt: object) -> bool:
-    """Whether a statement runs once per element; a ``Reduce`` does, its result is row-level."""
-    if isinstance(stmt, (loops.Store, loops.Check)):
-        reduction = {a.name for a in out.kernel.raxes}
-        return any(n in out.element or n in reduction for n in (*loops.reads(stmt), *loops.index_symbols(stmt)))
-    return isinstance(stmt, loops.Reduce) or stmt.dst in out.element
+    out.passes = max([t + 1 for t, inner in zip(out.stage, out.inner) if inner], default=0)
 
 
 def _plan_passes(out: Layout, kept_bytes: int) -> None:
@@ -210,16 +172,15 @@ def _plan_passes(out: Layout, kept_bytes: int) -> None:
     for a in out.kernel.raxes:
         row_elements *= hint(a.extent)
     room = kept_bytes // max(4 * row_elements * (64 if out.column else 1), 1)
-    stores = [(out.stage[i], s.index) for i, s in enumerate(body) if isinstance(s, loops.Store)]
+    stores = [(out.stage[i], s.index) for i, s in enumerate(body) if s.stored]
     segments = [set() for _ in range(out.passes + 1)]
     bodies = [set() for _ in range(out.passes)]
 
     def roots(k: int, element: bool) -> Iterator[int]:
         for i, s in enumerate(body):
-            if out.stage[i] != k or is_element(out, s) != element:
+            if out.stage[i] != k or out.inner[i] != element:
                 continue
-            if (isinstance(s, (loops.Store, loops.Check, loops.Reduce))
-                or (s.dst in (out.kept if element else out.arrays))):
+            if s.effect or s.reduces or s.dst in (out.kept if element else out.arrays):
                 yield i
 
     def close(found: set[int], k: int, i: int, element: bool) -> None:
@@ -228,11 +189,9 @@ def _plan_passes(out: Layout, kept_bytes: int) -> None:
             return
         found.add(i)
         s = body[i]
-        for n in dict.fromkeys((*loops.reads(s), *loops.index_symbols(s))):
+        for n in dict.fromkeys(s.uses):
             d = out.definition.get(n)
-            if d is None or isinstance(body[d], loops.Const):
-                continue
-            if isinstance(body[d], loops.Reduce):
+            if d is None or body[d].constant is not None or body[d].reduces:
                 continue
             if n in out.element:
                 if out.stage[d] < k and not _cheap(out, n, k, stores, room > len(out.kept)):
@@ -266,25 +225,24 @@ def _cheap(out: Layout, name: str, k: int, stores: list[tuple[int, IntExpr]], ro
     while todo:
         n = todo.pop()
         d = out.definition.get(n)
-        if d is None or n in seen or d is None:
+        if d is None or n in seen:
             continue
         seen.add(n)
         s = out.kernel.body[d]
         if n != name and (n in out.kept or n in out.arrays):
             cost += 1
             continue
-        if isinstance(s, loops.Reduce) or (n not in out.element and n not in out.varying):
+        if s.reduces or (n not in out.element and n not in out.varying):
             continue
-        if isinstance(s, loops.Load):
+        if s.loaded:
             cost += 2
             if any(stage < k and dims.structurally_equal(index, s.index) for stage, index in stores):
                 safe = False
-        elif isinstance(s, loops.Scan):
+        elif s.scans:
             safe = False
-        elif isinstance(s, loops.Compute):
-            cost += COST.get(s.op, 1)
-        todo.extend(loops.reads(s))
-        todo.extend(loops.index_symbols(s))
+        elif s.prim:
+            cost += COST.get(s.prim, 1)
+        todo.extend(s.uses)
     return safe and (cost <= CHEAP or not room)
 
 

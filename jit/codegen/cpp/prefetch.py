@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from jit.codegen import loops
 from jit.codegen.cpp.layout import COST, hint, stream_bytes
 from jit.graph import dims
 
@@ -26,17 +25,15 @@ def next_row(text: KernelText) -> list:
     lay, body, found = text.layout, text.kernel.body, {}
     if lay.column or lay.loops or not lay.rows or text.cooperate:
         return []
-    if not any(isinstance(body[i], loops.Store) or COST.get(getattr(body[i], "op", ""), 1) >= MIN_COST
-               for i in lay.bodies[1]):
+    if not any(body[i].stored or COST.get(body[i].prim, 1) >= MIN_COST for i in lay.bodies[1]):
         return []
     row = lay.rows[-1]
     for i in lay.bodies[0]:
         s = text.kernel.body[i]
-        if not isinstance(s, loops.Load) or not text.unit(s) or any(n in lay.definition
-                                                                    for n in dims.free_symbols(s.index)):
+        if not s.loaded or not text.unit(s) or any(n in lay.definition for n in s.symbols):
             continue
         size = hint(lay.vector.extent) * text.dtypes[s.dst].itemsize
-        if 2048 <= size <= ROW_BYTES and row.name in dims.free_symbols(s.index):
+        if 2048 <= size <= ROW_BYTES and row.name in s.symbols:
             base = text.expr(dims.subst(s.index, {lay.vector.name: 0, row.name: row.sym + 1}))
             found.setdefault((s.buffer, base), (f"{text.pointer(s)} + ({base})", text.dtypes[s.dst].itemsize))
     return list(found.values())
@@ -46,13 +43,13 @@ def stream(text: KernelText, statements: list[int], access: dict[int, str]) -> l
     """(pointer, bytes per element) some way ahead of each large operand, where the arithmetic is long enough to hide
     the loads from the hardware's own prefetching."""
     body, found = text.kernel.body, {}
-    if sum(COST.get(body[i].op, 1) for i in statements if isinstance(body[i], loops.Compute)) < MIN_COST:
+    if sum(COST.get(body[i].prim, 1) for i in statements if body[i].prim) < MIN_COST:
         return []
     for i in statements:
         s = body[i]
-        if isinstance(s, loops.Load) and i in access and i not in text.tiled and text.unit(s):
+        if s.loaded and i in access and i not in text.tiled and text.unit(s):
             count = math.prod(hint(a.extent) for a in text.kernel.axes + text.kernel.raxes
-                              if a.name in dims.free_symbols(s.index))
+                              if a.name in s.symbols)
             if count * text.dtypes[s.dst].itemsize >= stream_bytes(text.kernel) // 2:
                 found[access[i]] = (f"{access[i]} + 512", text.dtypes[s.dst].itemsize)
     return list(found.values())

@@ -34,7 +34,7 @@ class Reduction:
     def __init__(self, owner: KernelText, i: int) -> None:
         self.owner, self.i = owner, i
         self.s = owner.kernel.body[i]
-        self.op, self.arg = self.s.op.removeprefix("arg"), self.s.op.startswith("arg")
+        self.op, self.arg = self.s.op.removeprefix("arg"), self.s.ordered
         self.dtype = owner.dtypes[self.s.arg]
         self.name = owner.names[self.s.dst]
         self.column = owner.layout.column
@@ -126,9 +126,8 @@ class Reduction:
 
     def _product(self, state: str) -> str | None:
         """A product of doubles added to a precise sum in one instruction."""
-        made = self.owner.kernel.body[self.owner.layout.definition[self.s.arg]]
-        if not (self.s.precise and self.dtype is torch.float64 and isinstance(made, loops.Compute)
-                and made.op == "mul"):
+        made = self.owner.kernel.definition[self.s.arg]
+        if not (self.s.precise and self.dtype is torch.float64 and made.prim == "mul"):
             return None
         x, y = (self.owner.value.get(a) for a in made.args)
         return x and y and f"FMA_DOUBLE({x}, {y}, {state})"

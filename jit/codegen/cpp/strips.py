@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit.codegen import loops
 from jit.codegen.cpp import ops
 
 if TYPE_CHECKING:
@@ -82,11 +81,9 @@ class Strips:
             here = [i for i in statements if phase[i] == p and i not in scans]
             scan = scans[p] if p < len(scans) else None
             fused = (scan is not None and body[scan].arg not in lay.kept
-                and all(isinstance(body[i], (loops.Load, loops.Compute, loops.IndexValue, loops.Bounded))
-                        for i in here))
+                and not any(body[i].effect or body[i].combine for i in here))
             passed = None  # the scan's argument, where only the scan reads it
-            if fused and not any(phase[i] > p and i != scan and body[scan].arg in (*loops.reads(body[i]),
-                *loops.index_symbols(body[i])) for i in statements):
+            if fused and not any(phase[i] > p and i != scan and body[scan].arg in body[i].uses for i in statements):
                 passed = body[scan].arg
             with contextlib.ExitStack() as stack:
                 if fused:
@@ -99,8 +96,7 @@ class Strips:
                 self._crossed(crossing, scans, phase, p)
                 for i in here:
                     self._element(i, access, {s: f"o{s}[l]" for s in streams}, "l")
-                    if (not isinstance(body[i], (loops.Store, loops.Check, loops.Reduce))
-                        and body[i].dst in crossing and body[i].dst != passed):
+                    if body[i].dst in crossing and body[i].dst != passed:
                         self.put(f"c{self.names[body[i].dst]}[l] = {self.value[body[i].dst]};")
                 if fused:
                     self._scan_element(scan, self.value[body[scan].arg])
@@ -189,13 +185,12 @@ class Strips:
         body, lay = self.kernel.body, self.layout
         phase, inside = {}, set(statements)
         for i in statements:
-            s = body[i]
-            uses = [lay.definition[n] for n in (*loops.reads(s), *loops.index_symbols(s)) if n in lay.definition]
+            uses = [lay.definition[n] for n in body[i].uses if n in lay.definition]
             p = max([phase[d] for d in uses if d in inside and d in phase], default=0)
             phase[i] = scans.index(i) + 1 if i in scans else p
         crossing = set()
         for i in statements:
-            for n in (*loops.reads(body[i]), *loops.index_symbols(body[i])):
+            for n in body[i].uses:
                 d = lay.definition.get(n)
                 if d in inside and (phase[d] < phase[i] or d in scans):
                     crossing.add(n)

@@ -27,11 +27,11 @@ from ...graph import dims
 from .. import loops
 from . import analysis, heuristics, ops, types
 from .analysis import VECTOR
-from .tiling import INT32_MAX, Tiling, index_of, tile
+from .tiling import INT32_MAX, Tiling, tile
 
 if TYPE_CHECKING:
     from ...graph.dims import Atom, Dim, IntExpr
-    from ..loops import Bounded, Check, Compute, Const, IndexValue, Load, Reduce, Scan, Store
+    from ..loops import Bounded, Check, Compute, Const, IndexValue, Load, Reduce, Scan, Statement, Store
     from .heuristics import Config
 
 _COMBINE = {
@@ -79,6 +79,10 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
     return _Emitter(tiling, config, aligned, interpret).source()
 
 
+# What is written for each kind of statement, where a block holds the whole row and in a loop over a row.
+statements, in_loop = loops.Handlers("Triton"), loops.Handlers("Triton's loop over a row")
+
+
 class _Emitter:
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
@@ -99,39 +103,22 @@ class _Emitter:
             self.length.update(part=config.parts, r=self.block["r"] // config.parts)
         self.names = {b.name: f"b{i}" for i, b in enumerate(kernel.buffers)}
         self.names.update((n, f"n{i}") for i, n in enumerate(kernel.sizes))
-        defined = [s.dst for s in kernel.body if not isinstance(s, (loops.Store, loops.Check))]
-        self.names.update((n, f"v{i}") for i, n in enumerate(defined))
+        self.names.update((n, f"v{i}") for i, n in enumerate(kernel.definition))
         self.names.update(self.range_of)
         # The vectors at a row's ends are read whole, which stays inside an allocation only from aligned addresses.
         whole = self.aligned >= {b.name for b in kernel.buffers if b.role != "error"}
         self.row_start = analysis.odd_row_start(kernel) if config.shift and whole else None
-        self.varies = self._varies()
+        # Value name -> the dimensions along which it varies.
+        self.varies = {n: self._ranges(kernel.varies[n]) for n in kernel.definition}
         self.fast, self.absolute = analysis.fast_values(kernel), loops.absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
     # analysis
 
-    def _varies(self) -> dict:
-        """Value name -> the dimensions along which it varies."""
-        found = {}
-        for s in self.kernel.body:
-            along = self._statement_ranges(s, found)
-            if isinstance(s, loops.Reduce):
-                along = along - {"r"}
-            elif isinstance(s, loops.Scan):
-                along = along | {"r"}
-            if not isinstance(s, (loops.Store, loops.Check)):
-                found[s.dst] = along
-        return found
-
-    def _statement_ranges(self, s: object, values: dict[str, frozenset[str]]) -> frozenset:
-        along = set()
-        for n in loops.reads(s):
-            along |= values[n]
-        for n in loops.index_symbols(s):
-            along |= values.get(n, frozenset()) if n in values else {self.range_of[n]} if n in self.range_of else set()
-        return frozenset(along)
+    def _ranges(self, axes: Collection[str]) -> frozenset:
+        """The dimensions that are these axes."""
+        return frozenset([self.range_of[n] for n in axes])
 
     def _needs_mask(self, name: str) -> bool:
         extent = self.extents[name]
@@ -148,7 +135,7 @@ class _Emitter:
             return every if self.config.index_bits == 64 else set()
         wide = {n for n, extent in self.extents.items() if not _fits(_bound(extent + self.block[n]))}
         for s in self.kernel.body:
-            index = index_of(s)
+            index = s.expression
             if index is None or type(index) is int:
                 continue
             groups = self._terms(index)
@@ -227,7 +214,7 @@ class _Emitter:
 
     def _size_divisible(self, name: str) -> bool:
         for s in self.kernel.body:
-            index = index_of(s)
+            index = s.expression
             if index is not None and type(index) is not int:
                 for mono in index.terms:
                     for atom in mono:
@@ -353,14 +340,15 @@ class _Emitter:
 
     # statements
 
-    def statement(self, s: object) -> None:
-        _STATEMENTS[type(s)](self, s)
+    def statement(self, s: Statement) -> None:
+        statements[type(s)](self, s)
 
     def assign(self, name: str, text: str) -> None:
         self.line(f"{self.names[name]} = {text}")
 
+    @statements(loops.Load)
     def load(self, s: Load) -> None:
-        along = self._statement_ranges(s, self.varies)
+        along = self.varies[s.dst]
         shifted = self.shifted(s)
         mask = "r_near" if shifted else self.mask(along, s.mask)
         text = self.address(s.buffer, s.index, shifted) + self._spread_over_mask(s)
@@ -386,12 +374,14 @@ class _Emitter:
         weights stay."""
         if not self.config.evict or self.tiling.kind != "inner" or "r" not in self.varies[s.dst]:
             return ""
-        kept = s.dst in self.read_again or "x" not in self._statement_ranges(s, self.varies)
+        kept = s.dst in self.read_again or "x" not in self.varies[s.dst]
         return f', eviction_policy="evict_{"last" if kept else "first"}"'
 
+    @statements(loops.Const)
     def const(self, s: Const) -> None:
         self.assign(s.dst, types.constant(s.value, s.dtype))
 
+    @statements(loops.IndexValue)
     def index_value(self, s: IndexValue) -> None:
         if type(s.expr) is int:
             self.assign(s.dst, types.constant(s.expr, s.dtype))
@@ -417,6 +407,7 @@ class _Emitter:
         self.names = saved
         return text
 
+    @statements(loops.Compute)
     def compute(self, s: Compute) -> None:
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
@@ -426,8 +417,9 @@ class _Emitter:
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)
 
+    @statements(loops.Store)
     def store(self, s: Store) -> None:
-        along = self._statement_ranges(s, self.varies)
+        along = self._ranges(self.kernel.along(s))
         value = self.names[s.value]
         if self.shifted(s):  # whole vectors, then the few elements at the row's ends
             address = self.address(s.buffer, s.index, True)
@@ -438,9 +430,9 @@ class _Emitter:
         address = self.address(s.buffer, s.index) + self._spread_over_mask(s)
         self.line(f"tl.store({address}, {value}" + (f", mask={mask})" if mask else ")"))
 
+    @statements(loops.Check)
     def check(self, s: Check) -> None:
-        along = self._statement_ranges(s, self.varies)
-        mask = self.mask(along, s.mask)
+        mask = self.mask(self._ranges(self.kernel.along(s)), s.mask)
         value, extent = self.names[s.value], self.text(s.extent)
         bad = f"(({value} < 0) | ({value} >= {extent}))" + (f" & {mask}" if mask else "")
         if s.code < 0 and not self.interpret:  # as a failed device-side assertion of eager's kernels does
@@ -450,6 +442,7 @@ class _Emitter:
             return
         self.line(f"tl.store({self.names[s.buffer]} + {value}.to(tl.int32) * 0, {s.code}, mask={bad})")
 
+    @statements(loops.Bounded)
     def bounded(self, s: Bounded) -> None:
         value, extent = self.names[s.value], self.text(s.extent)
         self.assign(s.dst, f"tl.where(({value} >= 0) & ({value} < {extent}), {value}, 0)")
@@ -480,10 +473,11 @@ class _Emitter:
     def masked_value(self, text: str, neutral: str) -> str:
         return f"tl.where(r_in, {text}, {neutral})" if "r" in self.masked else text
 
+    @statements(loops.Reduce)
     def reduce(self, s: Reduce) -> None:
         """A reduction of a block that holds the whole row."""
         dtype = self.kernel.dtypes[s.arg]
-        if s.op.startswith("arg"):
+        if s.ordered:
             value, index = (self.masked_value(self.full(s.arg), _neutral(s.op[3:], dtype)),
                             "tl.broadcast_to(r, " + self.shape + ")")
             self.assign(s.dst, self._position_of_extreme(s, value, index, dtype))
@@ -524,17 +518,9 @@ class _Emitter:
         self.line(f"{v}_index = tl.where({equal}, {index}, {_limit(self, 'r')})")
         return self._expand(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
 
+    @statements(loops.Scan)
     def scan(self, s: Scan) -> None:
         self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
-
-
-_STATEMENTS = {
-    loops.Load: _Emitter.load, loops.Const: _Emitter.const, loops.IndexValue: _Emitter.index_value,
-    loops.Compute: _Emitter.compute,
-    loops.Reduce: _Emitter.reduce, loops.Scan: _Emitter.scan, loops.Store: _Emitter.store,
-    loops.Bounded: _Emitter.bounded,
-    loops.Check: _Emitter.check,
-}
 
 
 def _limit(emitter: _Emitter, name: str) -> str:
@@ -557,7 +543,7 @@ class _Passes:
             e.line(f"r_block = ({block}).to(tl.int64)" if "r" in e.wide else f"r_block = {block}")
         for p in range(schedule.count + 1):
             for i, s in enumerate(self.body):
-                if schedule.at[i] == p and not schedule.is_element[i] and not isinstance(s, loops.Reduce):
+                if schedule.at[i] == p and not schedule.is_element[i] and not s.reduces:
                     e.statement(s)
             if p < schedule.count:
                 (self._pass if e.config.looped else self._held_pass)(p)
@@ -567,19 +553,19 @@ class _Passes:
         e = self.e
         for i in self.schedule.needed(self.schedule.sinks(p)):
             s = self.body[i]
-            if not (isinstance(s, loops.Load) and s.dst in self.loaded):
+            if s.dst not in self.loaded:
                 e.statement(s)
             elif self.kernel.dtypes[s.dst].itemsize == 2:
                 e.assign(s.dst, f"{e.helper('_again')}({e.names[s.dst]})")
-            if isinstance(s, loops.Load):
+            if s.loaded:
                 self.loaded.add(s.dst)
 
     def _pass(self, p: int) -> None:
         e = self.e
         sinks = self.schedule.sinks(p)
         statements = self.schedule.needed(sinks)
-        reduces = [self.body[i] for i in sinks if isinstance(self.body[i], loops.Reduce)]
-        scans = [self.body[i] for i in statements if isinstance(self.body[i], loops.Scan)]
+        reduces = [self.body[i] for i in sinks if self.body[i].reduces]
+        scans = [self.body[i] for i in statements if self.body[i].scans]
         paired = {m: s for m, s in self.schedule.pairs.items() if any(r.dst == m for r in reduces)}
         skipped = self._exponentials(paired, statements)
         e.read_again = frozenset(n for n, where in self.schedule.loads_by_pass().items() if max(where) > p)
@@ -594,22 +580,19 @@ class _Passes:
         with e.indented():
             e.r_positions("r_start + r_block")
             for i in statements:
-                s = self.body[i]
-                if i in skipped:
-                    continue
-                if isinstance(s, loops.Reduce):
-                    self._step(s, paired)
-                elif isinstance(s, loops.Scan):
-                    self._scan(s)
-                else:
-                    e.statement(s)
+                if i not in skipped:
+                    in_loop[type(self.body[i])](self, self.body[i], paired)
         for s in reduces:
             self._finish(s, paired)
 
     def _exponentials(self, paired: dict[str, str], statements: list[int]) -> set:
         """The statements that compute ``exp(x - max)`` for an online pair: they are part of the pair's own step."""
         own = {s.dst for total in paired.values() for s in analysis.exponent_of(self.kernel, total)}
-        return {i for i in statements if isinstance(self.body[i], loops.Compute) and self.body[i].dst in own}
+        return {i for i in statements if self.body[i].dst in own}
+
+    @in_loop(loops.Statement)
+    def _plain(self, s: Statement, paired: dict[str, str]) -> None:
+        self.e.statement(s)
 
     def _row_constant(self, text: str, dtype: torch.dtype) -> str:
         e = self.e
@@ -626,19 +609,20 @@ class _Passes:
         if s.dst in paired.values():
             e.line(f"{v}_acc = {self._accumulator('0', s.dtype)}")
             return
-        op = s.op[3:] if s.op.startswith("arg") else s.op
+        op = s.op.removeprefix("arg")
         e.line(f"{v}_acc = {self._accumulator(_neutral(op, dtype), dtype)}")
-        if s.op.startswith("arg"):
+        if s.ordered:
             e.line(f"{v}_at = tl.full({e.shape}, {_limit(e, 'r')}, {'tl.int64' if 'r' in e.wide else 'tl.int32'})")
 
+    @in_loop(loops.Reduce)
     def _step(self, s: Reduce, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
         if s.dst in paired.values():
             return
         dtype = self.kernel.dtypes[s.arg]
-        op = s.op[3:] if s.op.startswith("arg") else s.op
+        op = s.op.removeprefix("arg")
         value = e.masked_value(e.full(s.arg), _neutral(op, dtype))
-        if s.op.startswith("arg"):
+        if s.ordered:
             e.line(f"{v}_new = {value}")
             better = f"({v}_new {'>' if op == 'max' else '<'} {v}_acc)"
             if dtype.is_floating_point:
@@ -697,12 +681,13 @@ class _Passes:
                 m_text = f"{v}_shift"
                 e.line(f'{m_text} = tl.where(tl.abs({m}) == float("inf"), 0.0, {m})')
             e.assign(s.dst, e.combined("sum", f"{v}_acc * {self._exp(f'{m}_acc - {m_text}', s.dtype)}", s.dtype))
-        elif s.op.startswith("arg"):
+        elif s.ordered:
             e.assign(s.dst, e._position_of_extreme(s, f"{v}_acc", f"{v}_at", dtype))
         else:
             e.assign(s.dst, e.combined(s.op, f"{v}_acc", dtype))
 
-    def _scan(self, s: Scan) -> None:
+    @in_loop(loops.Scan)
+    def _scan(self, s: Scan, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
         value = e.masked_value(e.full(s.arg), _neutral("sum", s.dtype))
         t = types.tl_dtype(s.dtype)
@@ -739,8 +724,7 @@ def _function_name(kernel: loops.Kernel) -> str:
     """A name for profilers that tells what a kernel computes; a function of its structure alone."""
     words = []
     for s in kernel.body:
-        word = (s.op if isinstance(s, loops.Compute) else f"{s.op}" if isinstance(s, (loops.Reduce, loops.Scan))
-                else None)
+        word = s.prim or s.combine
         word = _SHORT.get(word, word)
         if word and (not words or words[-1] != word):
             words.append(word)

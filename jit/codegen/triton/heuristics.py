@@ -68,7 +68,7 @@ def _smallest_access(kernel: Kernel) -> int:
 
 def arithmetic(kernel: loops.Kernel) -> int:
     """About how many instructions a point takes."""
-    return sum(info(s.op).cost.gpu for s in kernel.body if isinstance(s, loops.Compute))
+    return sum(info(s.prim).cost.gpu for s in kernel.body if s.prim)
 
 
 def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
@@ -134,8 +134,7 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
 def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architecture) -> int:
     """The longest row, in elements, that is kept in registers while it is reduced and used again: half of them. Float32
     rows, and rows with weights beside them, stop at half of that."""
-    weights = any(isinstance(s, loops.Load) and "@r" in loops.index_symbols(s) and "@x" not in loops.index_symbols(s)
-                  for s in kernel.body)
+    weights = any(s.loaded and "@r" in s.symbols and "@x" not in s.symbols for s in kernel.body)
     return min(arch.registers // 8 // (2 if weights or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
 
 
@@ -183,15 +182,15 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
     r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
     warps = _clamp(x * r // 512, 1, 4 if analysis.writes_elements(kernel) else 2)
-    if analysis.writes_elements(kernel) or sum(isinstance(s, loops.Reduce) for s in kernel.body) > 1:
+    if analysis.writes_elements(kernel) or sum(s.reduces for s in kernel.body) > 1:
         return Config(x=x, r=min(max(r // 4, 2), block), looped=True, warps=warps, stages=4)
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)
 
 
 def _stream_access(kernel: Kernel) -> int:
     """Bytes of the widest element that is read or written throughout the iteration space."""
-    accesses = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and "@r" in loops.index_symbols(s)]
-    whole = [s for s in accesses if "@x" in loops.index_symbols(s)]
+    accesses = [s for s in kernel.body if s.accessed and "@r" in s.symbols]
+    whole = [s for s in accesses if "@x" in s.symbols]
     return max((kernel.buffer_of[s.buffer].dtype.itemsize for s in whole or accesses), default=4)
 
 

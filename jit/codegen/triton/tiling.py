@@ -23,24 +23,11 @@ from .. import loops
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
-    from ..loops import Axis, IndexValue, Kernel, Load, Store
+    from ..loops import Axis, Kernel, Load, Store
 
 INT32_MAX = 2**31 - 1
 # Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
 LONG_ROW = 4096
-
-
-def index_of(stmt: object) -> IntExpr | None:
-    """The index expression of a statement, or None."""
-    if isinstance(stmt, (loops.Load, loops.Store)):
-        return stmt.index
-    return stmt.expr if isinstance(stmt, loops.IndexValue) else None
-
-
-def with_index(stmt: IndexValue | Load | Store, index: IntExpr) -> Store | IndexValue | Load:
-    """The statement with another index expression."""
-    field = "expr" if isinstance(stmt, loops.IndexValue) else "index"
-    return dataclasses.replace(stmt, **{field: index})
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -51,9 +38,7 @@ def simplify(kernel: loops.Kernel) -> loops.Kernel:
     raxes = [a for a in kernel.raxes if a.name not in ones]
     if kernel.raxes and not raxes:
         raxes = [kernel.raxes[-1]]
-    body = list(kernel.body)
-    if ones:
-        body = [s if index_of(s) is None else with_index(s, dims.subst(index_of(s), ones)) for s in body]
+    body = loops.substituted(kernel.body, ones)
     for group in (axes, raxes):
         i = len(group) - 2
         while i >= 0:
@@ -62,24 +47,19 @@ def simplify(kernel: loops.Kernel) -> loops.Kernel:
                 group[i : i + 2], body = [joined[0]], joined[1]
             if not joined or i == len(group) - 1:
                 i -= 1
-    return dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=tuple(body))
+    return dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=body)
 
 
-def _join(outer: loops.Axis, inner: loops.Axis, body: list[object]) -> tuple[Axis, list[object]] | None:
+def _join(outer: loops.Axis, inner: loops.Axis, body: tuple) -> tuple[Axis, tuple] | None:
     """The two axes as one, with the rewritten body; None where an index would need a new division."""
     axis = loops.Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, outer.kind)
     names = frozenset((outer.name, inner.name))
     values = dict(zip((outer.name, inner.name), _parted(axis.sym, inner.extent)))
-    result = []
-    for s in body:
-        index = index_of(s)
-        if index is not None and not names.isdisjoint(dims.free_symbols(index)):
-            new = dims.subst(index, values)
-            if _divisions(new, {axis.name}) > _divisions(index, names):
-                return None
-            s = with_index(s, new)
-        result.append(s)
-    return axis, result
+    new = loops.substituted(body, values)
+    if any(a is not b and _divisions(a.expression, {axis.name}) > _divisions(b.expression, names)
+           for a, b in zip(new, body)):
+        return None
+    return axis, new
 
 
 def _parted(index: Dim, extent: IntExpr) -> tuple:
@@ -131,8 +111,8 @@ def _tiling(kernel: Kernel, kind: str, **groups: tuple[Axis, ...] | list[Axis]) 
             values[a.name] = rest
             if i:
                 rest, values[a.name] = _parted(rest, a.extent)
-    body = tuple(s if index_of(s) is None else with_index(s, dims.subst(index_of(s), values)) for s in kernel.body)
-    return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]), body=body), kind)
+    return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]),
+                                      body=loops.substituted(kernel.body, values)), kind)
 
 
 def size_hint(e: IntExpr) -> int:
@@ -152,8 +132,8 @@ def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None 
     depends."""
     found, axes = {}, kernel.axes + kernel.raxes
     for s in statements or kernel.body:
-        if isinstance(s, (loops.Load, loops.Store)):
-            names, total = loops.index_symbols(s), kernel.buffer_of[s.buffer].dtype.itemsize
+        if s.accessed:
+            names, total = s.symbols, kernel.buffer_of[s.buffer].dtype.itemsize
             for a in axes:
                 total *= size_hint(a.extent) if a.name in names else 1
             for a in axes:
@@ -187,7 +167,7 @@ def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
     any."""
     weight = {}
     for s in kernel.body:
-        if isinstance(s, (loops.Load, loops.Store)):
+        if s.accessed:
             stride = dims.coefficient(s.index, inner.name)
             if stride is None or type(stride) is int and abs(stride) <= 1:
                 continue
@@ -201,7 +181,7 @@ def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
 
 
 def _tile_reduction(kernel: Kernel) -> Tiling:
-    element = [s for s in kernel.body if isinstance(s, (loops.Load, loops.Store)) and kernel.is_element(s)]
+    element = [s for s in kernel.body if s.accessed and kernel.is_element(s)]
     contiguous = contiguous_axes(kernel, element or None)
     last = kernel.raxes[-1]
     parallel = {a.name: contiguous.get(a.name, 0) for a in kernel.axes}
