@@ -1,5 +1,6 @@
-"""The Python in README.md and docs/ runs, and what they link to is there."""
+"""The Python in README.md and docs/ runs, and the pages, files and names that they speak of are there."""
 
+import ast
 import pathlib
 import re
 
@@ -35,3 +36,31 @@ def test_the_api_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
     for name in set(jit.__all__) - {"CompileError", "Explanation", "JitError", "Unsupported", "mark_dynamic"}:
         assert f"jit.{name}" in text, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_are_there(page):
+    for path in re.findall(r"`((?:jit|tests|docs|examples|benchmarks)/[\w./*]+\.\w+)`", page.read_text()):
+        assert list(ROOT.glob(path)), path
+
+
+def _defined(file: pathlib.Path) -> set:
+    """The functions, classes and methods of a file, by qualified name."""
+    found = set()
+
+    def visit(nodes, prefix):
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(prefix + node.name)
+                visit(node.body, f"{prefix}{node.name}.")
+
+    visit(ast.parse(file.read_text()).body, "")
+    return found
+
+
+def test_the_walk_of_one_call_names_what_is_there():
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"\| `(jit/[\w/]+\.py)` \| `([\w.]+)` \|", text)
+    assert len(rows) > 15
+    for file, name in rows:
+        assert name in _defined(ROOT / file), (file, name)
