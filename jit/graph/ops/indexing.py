@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 import torch
 
@@ -17,6 +17,7 @@ from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle, overlaps_itself
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.nested import holds, of_kind, several
 from jit.graph.ops.views import slice_bounds, wrap_index
 from jit.graph.registry import extern, op
 from jit.graph.results import Selection
@@ -29,14 +30,19 @@ if TYPE_CHECKING:
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
+def _is_mask(v: object) -> bool:
+    return isinstance(v, TensorHandle) and v.dtype is torch.bool
+
+
+def _taken(v: object) -> int:
+    """How many dimensions an entry of an index expression is for."""
+    return v.ndim if _is_mask(v) else int(v is not None and v is not Ellipsis and type(v) is not bool)
+
+
 def _items(index: object) -> list:
     """The entries of an index expression. A list of ints or bools is one index tensor; other sequences are tuples."""
-    if isinstance(index, tuple):
-        return list(index)
-    if isinstance(index, list) and any(isinstance(v, (slice, list, tuple, TensorHandle, Node,
-                                                      type(None), type(Ellipsis))) for v in index) and len(index) < 32:
-        return list(index)
-    return [index]
+    whole = isinstance(index, list) and (len(index) >= 32 or all(map(is_number, index)))
+    return [index] if whole else list(several(index))
 
 
 def _constant_index(t: Tracer, v: Sequence[int | TensorHandle]) -> TensorHandle:
@@ -67,75 +73,85 @@ def _with_positions(t: Tracer, x: TensorHandle, items: list) -> list:
     """The entries of an index expression with known masks as positions, where they fit."""
     out, dim = [], 0
     for at, v in enumerate(items):
-        if isinstance(v, TensorHandle) and v.dtype is torch.bool and v.ndim:
-            if (v.device == x.device and not any(e is Ellipsis for e in items[:at])
-                and layout.equal_ints(v.type.shape, x.type.shape[dim : dim + v.ndim])):
-                out += _positions(t, v)
-            else:
-                out.append(v)
-            dim += v.ndim
-        else:
-            out.append(v)
-            dim += v is not None and v is not Ellipsis and not isinstance(v, bool)
+        fits = (_is_mask(v) and v.ndim and v.device == x.device and not any(e is Ellipsis for e in items[:at])
+                and layout.equal_ints(v.type.shape, x.type.shape[dim : dim + v.ndim]))
+        out += _positions(t, v) if fits else [v]
+        dim += _taken(v)
     return out
 
 
+class _Split:
+    """``x[index]``, taken apart an entry after the other.
+
+    Attributes:
+        node: ``x`` with the ints, slices, None and Ellipsis applied.
+        tensors: dimension of ``node`` -> the index tensor that it is read at.
+        dim: the dimension that the next entry is for.
+    """
+
+    def __init__(self, t: Tracer, x: TensorHandle, index: object) -> None:
+        items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in _items(index)]
+        items = _with_positions(t, x, items)
+        self.skipped = x.ndim - sum(map(_taken, items))  # by an Ellipsis
+        if self.skipped < 0:
+            raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
+        self.t, self.b, self.device, self.alone = t, t.builder, x.device, len(items) == 1
+        self.node, self.dim, self.tensors = x.node, 0, {}
+        for v in items:
+            apply = next((_ENTRIES[kind] for kind in type(v).__mro__ if kind in _ENTRIES), None)
+            if apply is None:
+                raise TypeError("only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are "
+                                f"valid indices (got {type(v).__name__})")
+            apply(self, v)
+
+    def at_none(self, v: None) -> None:
+        self.node = self.b.unsqueeze(self.node, self.dim)
+        self.dim += 1
+
+    def at_ellipsis(self, v: object) -> None:
+        self.dim += self.skipped
+
+    def at_bool(self, v: bool) -> None:
+        self.at_none(None)
+        self.tensors[self.dim - 1] = self.t.constant(torch.tensor([0] if v else [], dtype=torch.int64))
+
+    def at_slice(self, v: slice) -> None:
+        if holds(TensorHandle, v):
+            raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent-shape")
+        if holds(float, v):
+            raise TypeError("slice indices must be integers or None or have an __index__ method")
+        size, step = self.node.shape[self.dim], 1 if v.step is None else v.step
+        first, length = slice_bounds(v.start, v.stop, step, size)
+        if not (same_ints((first, length), (0, size)) and step == 1) or self.alone:
+            self.node = self.b.slice(self.node, self.dim, first, length, step)
+        self.dim += 1
+
+    def at_tensor(self, v: TensorHandle) -> None:
+        if v.device != self.device and not backend(v.device).host:
+            raise EagerRaises(RuntimeError("indices should be either on cpu or on the same device as the indexed "
+                                           f"tensor ({self.device})"))
+        if v.device != self.device:
+            v = self.t.call_op("to", (v, self.device), {})
+        if v.dtype not in (torch.bool, torch.uint8, *INTEGERS):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        self.tensors[self.dim] = v
+        self.dim += max(v.ndim, 1) if v.dtype is torch.bool else 1
+
+    def at_int(self, v: IntExpr) -> None:
+        self.node = self.b.select(self.node, self.dim, wrap_index(v, self.node.shape[self.dim], self.dim))
+
+
+_ENTRIES: dict[type, Callable] = {
+    type(None): _Split.at_none, type(Ellipsis): _Split.at_ellipsis, bool: _Split.at_bool, slice: _Split.at_slice,
+    TensorHandle: _Split.at_tensor, int: _Split.at_int, Dim: _Split.at_int}
+
+
 def split_index(t: Tracer, x: TensorHandle, index: object) -> tuple[Node, dict[int, TensorHandle]]:
-    """Apply ints, slices, None and Ellipsis. Returns (node, {dim: index Node}, mask_used)."""
-    b = t.builder
-    items = _items(index)
-    items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in items]
-    items = _with_positions(t, x, items)
-    consumed = 0
-    for v in items:
-        if v is None or v is Ellipsis or isinstance(v, bool):
-            continue
-        consumed += v.ndim if isinstance(v, TensorHandle) and v.dtype is torch.bool else 1
-    if consumed > x.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
-    node, dim = x.node, 0
-    tensors: dict[int, TensorHandle] = {}
-    for v in items:
-        if v is None:
-            node = b.unsqueeze(node, dim)
-            dim += 1
-        elif v is Ellipsis:
-            dim += x.ndim - consumed
-        elif isinstance(v, bool):
-            node = b.unsqueeze(node, dim)
-            tensors[dim] = t.constant(torch.tensor([0] if v else [], dtype=torch.int64))
-            dim += 1
-        elif isinstance(v, slice):
-            start, stop, step = (_as_int(e) for e in (v.start, v.stop, v.step))
-            if any(isinstance(e, float) for e in (start, stop, step)):
-                raise TypeError("slice indices must be integers or None or have an __index__ method")
-            size = node.shape[dim]
-            first, length = slice_bounds(start, stop, 1 if step is None else step, size)
-            if not (same_ints((first, length), (0, size)) and step in (None, 1)) or len(items) == 1:
-                node = b.slice(node, dim, first, length, 1 if step is None else step)
-            dim += 1
-        elif isinstance(v, TensorHandle):
-            if v.device != x.device and not backend(v.device).host:
-                raise EagerRaises(RuntimeError("indices should be either on cpu or on the same device as the indexed "
-                                               f"tensor ({x.device})"))
-            if v.device != x.device:
-                v = t.call_op("to", (v, x.device), {})
-            if v.dtype in (torch.bool, torch.uint8):
-                tensors[dim] = v
-                dim += max(v.ndim, 1) if v.dtype is torch.bool else 1
-            elif v.dtype in INTEGERS:
-                tensors[dim] = v
-                dim += 1
-            else:
-                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-        elif isinstance(v, (int, Dim)):
-            node = b.select(node, dim, wrap_index(v, node.shape[dim], dim))
-        else:
-            raise TypeError("only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
-                            f"indices (got {type(v).__name__})")
-    if node.type.is_empty or any(v.type.is_empty for v in tensors.values()):
-        _check_positions(b, node, tensors)
-    return node, tensors
+    """Apply ints, slices, None and Ellipsis. Returns (node, {dimension: index tensor})."""
+    split = _Split(t, x, index)
+    if split.node.type.is_empty or any(v.type.is_empty for v in split.tensors.values()):
+        _check_positions(t.builder, split.node, split.tensors)
+    return split.node, split.tensors
 
 
 def _check_positions(b: Builder, x: Node, tensors: dict) -> None:
@@ -148,12 +164,6 @@ def _check_positions(b: Builder, x: Node, tensors: dict) -> None:
             size = x.shape[d]
             b.check(b.logical_and(b.ge(v.node, -size), b.lt(v.node, size)),
                     f"the index is out of bounds for dimension {d}")
-
-
-def _as_int(v: IntExpr | TensorHandle | None) -> IntExpr | None:
-    if isinstance(v, TensorHandle):
-        raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent-shape")
-    return v
 
 
 @op("__getitem__", raw=True)
@@ -178,7 +188,7 @@ def getitem(t: Tracer, self: TensorHandle, index: object) -> TensorHandle:
         index = index if isinstance(index, tuple) else (index,)
         strides = tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
         handle.base.frozen = Selection(self, index, strides, t.grad_enabled,
-                                       {v: v.node for v in index if isinstance(v, TensorHandle)})
+                                       {v: v.node for v in of_kind(TensorHandle, index)})
     return handle
 
 
@@ -202,14 +212,12 @@ def index(t: Tracer, self: TensorHandle, indices) -> TensorHandle:
     return getitem(t, self, tuple(slice(None) if i is None else i for i in indices))
 
 
-def _check_put(self, value, indices) -> None:
+def _check_put(self: TensorHandle, value: TensorHandle, indices: list[TensorHandle]) -> None:
     """A tensor of another dtype is no value for ``index_put``; the single element that a mask is filled with may be
     one."""
-    if not isinstance(value, TensorHandle) or value.dtype is self.dtype:
-        return
     fills = (len(indices) == 1 and indices[0].dtype in (torch.bool, torch.uint8)
              and indices[0].ndim and all(type(n) is int and n == 1 for n in value.type.shape))
-    if not fills:
+    if value.dtype is not self.dtype and not fills:
         names = [torch.empty(0, dtype=x.dtype).type().split(".")[-1].removesuffix("Tensor") for x in (self, value)]
         raise EagerRaises(RuntimeError(f"Index put requires the source and destination dtypes match, got {names[0]} "
                                        f"for the destination and {names[1]} for the source."))
@@ -218,43 +226,36 @@ def _check_put(self, value, indices) -> None:
 @op("__setitem__", raw=True)
 def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[object, int | slice],
             value: object) -> None:
-    if (not isinstance(value, TensorHandle) and not is_number(value)
-        and not isinstance(value, (bool, complex, list, tuple))):
+    given = [value] if isinstance(value, TensorHandle) else []
+    if not given and not is_number(value):
         raise TypeError(f"can't assign a {type(value).__name__} to a tensor")
     b = t.builder
     start = b.next_id
     source = self.node
-    handles = [self]
-    if (isinstance(index, TensorHandle) and index.dtype is torch.bool
-        and (not isinstance(value, TensorHandle) or value.ndim == 0) and index.ndim <= self.ndim):
-        if index.ndim == 0:
+    handles = [self, *given]
+    if _is_mask(index) and (not given or value.ndim == 0) and index.ndim <= self.ndim:
+        if index.ndim == 0 and given:
             _check_put(self, value, [index])
         mask = index.node
         if not layout.equal_ints(mask.shape, self.type.shape[: index.ndim]):
             raise IndexError(f"The shape of the mask {list(mask.shape)} does not match the shape of the indexed tensor "
                              f"{list(self.type.shape)}")
         mask = b.reshape(mask, mask.shape + (1,) * (self.ndim - index.ndim))
-        new = (b.cast(value.node, self.dtype) if isinstance(value, TensorHandle)
-               else b.scalar(value, self.dtype, self.device))
-        t.write(self, b.where(mask, new, source), handles + ([value] if isinstance(value, TensorHandle) else []))
+        new = b.cast(value.node, self.dtype) if given else b.scalar(value, self.dtype, self.device)
+        t.write(self, b.where(mask, new, source), handles)
         return None
     node, tensors = split_index(t, self, index)
-    if not tensors:
-        target = self if node is source else t.wrap(node, [self], True, start)
-    else:
-        target = self if node is source else t.wrap(node, [self], True, start)
-    if isinstance(value, TensorHandle):
-        handles.append(value)
-        changes.check_overlap(target, [value])
-        new = value.node
-    else:
-        new = b.full((), value, self.dtype, self.device)
+    target = self if node is source else t.wrap(node, [self], True, start)
+    if given:
+        changes.check_overlap(target, given)
+    new = value.node if given else b.full((), value, self.dtype, self.device)
     if tensors:
-        if (isinstance(value, TensorHandle) and value.ndim
-            and any(v.dtype is torch.bool and (not v.ndim or value.dtype is not self.dtype) for v in tensors.values())):
-            raise Unsupported("values are assigned where a mask is true, and their number may not match",
-                              "use torch.where", kind="data-dependent-shape")
-        _check_put(self, value, list(tensors.values()))
+        if given:
+            if value.ndim and any(_is_mask(v) and (not v.ndim or value.dtype is not self.dtype)
+                                  for v in tensors.values()):
+                raise Unsupported("values are assigned where a mask is true, and their number may not match",
+                                  "use torch.where", kind="data-dependent-shape")
+            _check_put(self, value, list(tensors.values()))
         values = b.cast(new, self.dtype)
         while values.type.rank and values.type.rank > 1 and same_ints(values.shape[:1], (1,)):
             values = b.drop_dim(values, 0)
@@ -263,7 +264,7 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
         for dim in sorted(tensors):
             at += [None] * (dim - d)
             at.append(tensors[dim].node)
-            d = dim + (tensors[dim].ndim if tensors[dim].dtype is torch.bool else 1)
+            d = dim + _taken(tensors[dim])
         current = target.node
         put = b.aten("aten::index_put", "", (current, tuple(at), values, False),
                      current.type.replace(strides=layout.preserved_strides(current.type)))
