@@ -225,6 +225,7 @@ def test_rows_are_found_by_name():
     assert op_info.op_info("mylib::mm") == op_info.OpInfo()  # another's operator of the same name
     with pytest.raises(ValueError, match="two rows"):
         op_info._rows("mm", total=True)
+    assert op_info.op_info("where").deferrable and op_info.op_info("where").total  # told apart
 
 
 def test_what_makes_its_result_on_the_cpu():
@@ -275,33 +276,44 @@ BY_NAME = {("reshape", "alias"), ("any", "all"), ("autograd_function", "tangent"
 VIEW_STEPS = ("jit/graph/handles.py",)  # how each view is written through, a function for each
 
 
+def kept_by(lists, exempt):
+    """``path:line: names`` of what ``lists`` finds in the modules of jit."""
+    files = [(str(p.relative_to(ROOT)), p) for p in (ROOT / "jit").rglob("*.py")]
+    return [f"{path}:{line}: {' '.join(names)}" for path, p in files if path not in exempt
+            for line, names in lists(p.read_text()) if tuple(names) not in BY_NAME]
+
+
 def test_no_other_lists_of_prims():
-    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list(
-        (ROOT / "jit").glob("*.py"))
-    found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in TABLES
-             + VIEW_STEPS for line, names in sets_of_prims(p.read_text()) if tuple(names) not in BY_NAME]
+    found = kept_by(sets_of_prims, TABLES + VIEW_STEPS)
     assert not found, "\n".join(found)
 
 
+def takes_tensors(name):
+    """Whether there is such an operator, and it is none of TorchScript's on texts and containers."""
+    name = name.removeprefix("aten::")
+    texts = [str(torch_private.schema(f)) for f in forms(name)]
+    return name in op_info.ROWS or any("Tensor" in text and "Dict(" not in text for text in texts)
+
+
 def kept_names(text):
-    """(line, names) of the collections of names of operators that a module keeps in a variable."""
+    """(line, names) of the collections and tables of names of operators that a module keeps in a variable."""
     for s in ast.parse(text).body:
         if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None:
             for node in ast.walk(s.value):
                 names = names_in(node)
-                if names and len(names) > 2 and not isinstance(node, ast.Dict) and sum(
-                    n.removeprefix("aten::") in op_info.ROWS or bool(forms(n)) for n in names) >= 0.8 * len(names):
+                if names and len(names) > 1 and sum(map(takes_tensors, names)) >= 0.8 * len(names):
                     yield node.lineno, names
 
 
+# Operators that have no schema text of their own, and functions of NumPy.
+OTHERS_NAMES = ("jit/torch_private.py", "jit/frame/library/numpy_functions.py")
+
+
 def test_no_other_lists_of_operators():
-    files = [p for room in ("graph", "codegen") for p in (ROOT / "jit" / room).rglob("*.py")] + list(
-        (ROOT / "jit").glob("*.py"))
-    texts = {"jit/torch_private.py", *TABLES}  # which operators have no schema text of their own
-    found = [f"{path}:{line}: {' '.join(names)}" for p in files if (path := str(p.relative_to(ROOT))) not in texts
-             for line, names in kept_names(p.read_text())]
+    found = kept_by(kept_names, TABLES + VIEW_STEPS + OTHERS_NAMES)
     assert not found, "\n".join(found)
     assert list(kept_names("_FRESH = frozenset('linear matmul einsum'.split())"))
+    assert list(kept_names("_NAMES = {'addcmul': 3, 'aten::addcdiv': 3}"))
 
 
 def test_lists_of_prims_are_found():

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from jit.errors import Unsupported
 from jit.graph import changes
 from jit.graph.handles import TensorHandle
+from jit.graph.nested import holds
+from jit.graph.op_info import op_info
 
 if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 _PREFIX = "_foreach_"
-# Arguments that PyTorch takes by position here, and by keyword in the operation on one tensor.
-_KEYWORDS = {"addcmul": {3: "value"}, "addcdiv": {3: "value"}}
-_NAMES = {"norm": "linalg_vector_norm", "powsum": None, "max": None}
 
 
 def foreach(tracer: Tracer, name: str, args: Sequence[float | list[TensorHandle]],
@@ -24,9 +23,9 @@ def foreach(tracer: Tracer, name: str, args: Sequence[float | list[TensorHandle]
     """The tuple of results, or the list itself for an in-place form; NotImplemented where the library has to do it."""
     in_place = name.endswith("_")
     base = name[len(_PREFIX):].removesuffix("_")
-    operation = _NAMES.get(base, base)
-    lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))
-             and any(isinstance(e, TensorHandle) for e in v)]
+    row = op_info(_PREFIX + base)
+    operation = base if row.each == "" else row.each
+    lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple)) and holds(TensorHandle, v)]
     if operation is None or not lists or in_place and lists[0] is not args[0]:
         return NotImplemented
     count = len(lists[0])
@@ -34,7 +33,7 @@ def foreach(tracer: Tracer, name: str, args: Sequence[float | list[TensorHandle]
         return NotImplemented  # which says what is wrong
     if base == "norm" and len(args) > 2 or base == "copy" and len(args) > 2:
         return NotImplemented
-    names = _KEYWORDS.get(base, {})
+    names = dict(row.by_keyword)
     if (any(isinstance(args[k], TensorHandle) for k in names if k < len(args))
         or isinstance(kwargs.get("scalars"), TensorHandle)):
         return NotImplemented

@@ -6,7 +6,7 @@ the type rules of those that stay library calls, are functions, and stand in ``o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jit.graph.prim_info import IN_EACH, NOTHING
 
@@ -42,6 +42,13 @@ class OpInfo:
     out_form: the overload that writes into memory of the plan's.
     backward_equal: the names and positions of two arguments that its backward takes only where they are of the same
         shape, although the operator does not ask for that.
+    deferrable: its result depends on the data, and it may be called when the graph has run.
+    raises_late: and may then raise for other values than those that it was tried with.
+    lines_up: elementwise; PyTorch's rule for it inside torch.vmap is to line its operands up.
+    takes_size: makes a tensor of a size from another one; inside torch.vmap each mapped tensor has one.
+    each: of a ``_foreach_`` operator: the operator on single tensors that it stands for, where the name does not say
+        it; None where there is none.
+    by_keyword: (position, name) of what that one takes by keyword alone.
     """
 
     total: bool = False
@@ -61,6 +68,12 @@ class OpInfo:
     aligned: bool = False
     out_form: str | None = None
     backward_equal: tuple[tuple[str, int], ...] = ()
+    deferrable: bool = False
+    raises_late: bool = False
+    lines_up: bool = False
+    takes_size: bool = False
+    each: str | None = ""
+    by_keyword: tuple[tuple[int, str], ...] = ()
 
 
 ROWS: dict[str, OpInfo] = {}
@@ -73,11 +86,12 @@ def op_info(name: str) -> OpInfo:
 
 
 def _rows(names: str, **facts: object) -> None:
-    row = OpInfo(**facts)
+    """These facts of some operators, of which others may be told elsewhere."""
     for name in names.split():
-        if name in ROWS:
-            raise ValueError(f"{name} has two rows")
-        ROWS[name] = row
+        known = ROWS.get(name, _UNKNOWN)
+        if any(getattr(known, fact) != getattr(_UNKNOWN, fact) for fact in facts):
+            raise ValueError(f"{name} has two rows for one fact")
+        ROWS[name] = replace(known, **facts)
 
 
 _rows("""
@@ -184,3 +198,16 @@ _rows("combinations corrcoef cov ctc_loss geqrf histogram", typed_by_run=True)
 _rows("""
     __getitem__ cpu cuda item pin_memory record_stream requires_grad_ resize_ resize_as_ set_ to
 """, untried=True)
+_rows("""
+    item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount equal is_nonzero
+    allclose one_hot linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow tensor_split
+""", deferrable=True)
+_rows("bincount one_hot linalg_lstsq repeat_interleave narrow tensor_split", raises_late=True)
+_rows("""
+    add sub mul floor_divide remainder div true_divide neg abs minimum maximum bitwise_and bitwise_or bitwise_xor
+    bitwise_not logical_and logical_or logical_xor logical_not eq ne lt le gt ge
+""", lines_up=True)
+_rows("new_ones new_zeros", takes_size=True)
+_rows("_foreach_norm", each="linalg_vector_norm")
+_rows("_foreach_powsum _foreach_max", each=None)
+_rows("_foreach_addcmul _foreach_addcdiv", by_keyword=((3, "value"),))

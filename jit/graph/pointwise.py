@@ -251,19 +251,19 @@ def relu(b: Builder, n: Node, g) -> tuple:
 
 
 @pointwise("add", 2, exact_numbers=True, takes_number=True, commutative=True, smooth=True, bools=("logical_or",),
-           saves=NOTHING, linear=IN_ALL, complex_gradient=True)
+           saves=NOTHING, linear=IN_ALL, complex_gradient=True, number_row="+")
 def add(b: Builder, n: Node, g) -> tuple:
     return g, g
 
 
 @pointwise("sub", 2, exact_numbers=True, takes_number=True, smooth=True, bools=("logical_xor",), saves=NOTHING,
-           linear=IN_ALL, complex_gradient=True)
+           linear=IN_ALL, complex_gradient=True, number_row="-")
 def sub(b: Builder, n: Node, g) -> tuple:
     return g, lambda: b.neg(g)
 
 
 @pointwise("mul", 2, exact_numbers=True, takes_number=True, commutative=True, smooth=True, bools=("logical_and",),
-           saves=(OTHERS,), linear=IN_EACH)
+           saves=(OTHERS,), linear=IN_EACH, number_row="*")
 def mul(b: Builder, n: Node, g) -> tuple | tuple[Callable, ...]:
     x, y = n.inputs
     if x is y:

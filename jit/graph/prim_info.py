@@ -76,11 +76,14 @@ class PrimInfo:
     constant: all elements are the attribute ``value``.
     of_nothing: the number that a reduction of no elements gives; None where eager refuses that.
     combine: what a kernel's reduction is called.
+    number_row: what computes it in a program of numbers that runs before the graph; None where that has nothing for
+        it.
 
     Memory:
     in_kernels: kernels compute it, or read through it; else it is always a library call.
     at_start: a view that begins at its operand's first element.
     same_dims: the result has the dimensions of its operand, in their order.
+    in_order: the result is all elements of its operand, in their row-major order.
 
     Gradients:
     gradient: ``fn(b, node, g)``, see ``autodiff.rules``; other rules are registered there.
@@ -89,6 +92,7 @@ class PrimInfo:
     linear: ``IN_ALL``, ``IN_EACH`` or ``IN_FIRST``.
     flat: the gradient is taken for no gradient at all: a zero, which has no derivative.
     complex_gradient: the rule holds for complex numbers.
+    plain: the prim of one operand that gives the same value, and does not say what its gradient is.
     """
 
     name: str
@@ -113,14 +117,17 @@ class PrimInfo:
     constant: bool = False
     of_nothing: int | None = None
     combine: str | None = None
+    number_row: str | None = None
     in_kernels: bool = True
     at_start: bool = False
     same_dims: bool = False
+    in_order: bool = False
     gradient: Callable | None = None
     saves: tuple | None = None
     linear: str | None = None
     flat: bool = False
     complex_gradient: bool = False
+    plain: str | None = None
 
     @property
     def is_whole_view(self) -> bool:

@@ -98,7 +98,7 @@ def _permute(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dt
     return t.replace(shape=(t.shape[d] for d in dims), strides=(t.strides[d] for d in dims))
 
 
-@view("reshape", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})", at_start=True)
+@view("reshape", lambda n, a: f"{a[0]}.view({_size_list(n.shape)})", at_start=True, in_order=True)
 def _reshape(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     t = types[0]
     strides = layout.view_strides(t.shape, t.strides, attrs["shape"])
@@ -145,12 +145,13 @@ def _as_strided(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
 
-@view("alias", lambda n, a: f"torch.ops.aten.alias({a[0]})", at_start=True, same_dims=True)
+@view("alias", lambda n, a: f"torch.ops.aten.alias({a[0]})", at_start=True, same_dims=True, in_order=True)
 def _alias(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return types[0]
 
 
-@view("detach", lambda n, a: f"{a[0]}.detach()", at_start=True, same_dims=True, complex_gradient=False)
+@view("detach", lambda n, a: f"{a[0]}.detach()", at_start=True, same_dims=True, in_order=True, complex_gradient=False,
+      plain="alias")
 def _detach(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """The same values and memory; gradients stop here."""
     return types[0]
@@ -180,7 +181,7 @@ def _reinterpret(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torc
 # copies
 
 
-@prim("custom_gradient", "gradient", lambda n, a: f"_custom_gradient({', '.join(a)})")
+@prim("custom_gradient", "gradient", lambda n, a: f"_custom_gradient({', '.join(a)})", plain="cast")
 def _custom_gradient(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """``y, x0, d0, x1, d1, ...``: the value of y, whose gradient with respect to each x is ``d``, summed where x was
     broadcast, and nothing else. A last x without ``d`` has a gradient that is undefined. Where d is the number zero, x
@@ -200,7 +201,7 @@ prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``bac
 
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
-      same_dims=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
+      same_dims=True, in_order=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
 def _clone(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return layout.empty_like(types[0])
 

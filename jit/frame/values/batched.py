@@ -14,6 +14,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph.binding import resolve
+from ...graph.op_info import op_info
 from ..states.index_modes import modes
 from .constant import Constant
 from .containers import ListValue, TupleValue
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
     from .base import Value
-
-POINTWISE = frozenset((
-    "add", "sub", "mul", "floor_divide", "remainder", "div", "true_divide",
-    "neg", "abs", "minimum", "maximum", "bitwise_and", "bitwise_or",
-    "bitwise_xor", "bitwise_not", "logical_and", "logical_or", "logical_xor",
-    "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
-))  # fmt: skip
-NEW = frozenset(("new_ones", "new_zeros"))
 
 
 def refuse(what: str) -> NoReturn:
@@ -130,12 +123,12 @@ def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) ->
         return s.record(fn, args, kwargs)
     tensors = [a for a in args if isinstance(a, TensorValue)]
     sequences = any(isinstance(v, (ListValue, TupleValue)) for v in (*args, *kwargs.values()))
-    if sequences and name not in NEW or any(isinstance(v, TensorValue) for v in kwargs.values()):
+    if sequences and not op_info(name).takes_size or any(isinstance(v, TensorValue) for v in kwargs.values()):
         refuse(f"{name} of these arguments")
     if any(level not in s.maps for t in tensors for level in levels_of(t)):
         refuse("a tensor of a map that has ended")
     levels = union(tensors)
-    if name in NEW and isinstance(args[0], BatchedValue) and len(args) == 2:
+    if op_info(name).takes_size and isinstance(args[0], BatchedValue) and len(args) == 2:
         like = args[0].whole
         sizes = args[1].items_list(s) if isinstance(args[1], (TupleValue, ListValue)) else [args[1]]
         lead = like.getattr(s, "shape").items_list(s)[: len(levels)]
@@ -145,7 +138,7 @@ def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) ->
         (torch.dtype, torch.device, str)) for v in others):
         result = s.record(fn, [whole(args[0]), *args[1:]], kwargs)
         return BatchedValue(result, levels) if levels else result
-    if name not in POINTWISE or "out" in kwargs:
+    if not op_info(name).lines_up or "out" in kwargs:
         refuse(f"{name}")
     if not levels:
         return s.record(fn, args, kwargs)

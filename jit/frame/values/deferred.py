@@ -19,6 +19,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...graph.binding import resolve
 from ...graph.dims import hint
+from ...graph.op_info import op_info
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
 from .base import Value
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from ..operators import Binary
     from ..session import Session
 
-# Callables whose result depends on the data, by the name of what they do.
-NAMES = frozenset("""item tolist nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount
-equal is_nonzero allclose one_hot linalg_lstsq __getitem__ repeat_interleave where to_sparse narrow
-tensor_split""".split())
-MAY_RAISE = frozenset("bincount one_hot linalg_lstsq repeat_interleave narrow tensor_split".split())
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive,
                                    torch.Tensor.unique, torch.Tensor.unique_consecutive)}
@@ -211,18 +207,19 @@ def _given(s: Session, v: Value) -> object:
 
 
 def name_of(fn: object) -> str:
-    """The name in ``NAMES`` of a callable, or None."""
+    """The name of what a callable that may be deferred does, or None."""
     if fn in _PYTHON:
         return _PYTHON[fn]
     binding = resolve(fn)
-    return binding.name if binding is not None and binding.python is None and binding.name in NAMES else None
+    may = binding is not None and binding.python is None and op_info(binding.name).deferrable
+    return binding.name if may else None
 
 
 def may_raise(fn: object, name: str, handles: list[TensorHandle]) -> bool:
     """Whether a call that may be deferred refuses some values of its tensors."""
     if name == "__getitem__":
         return any(h.dtype not in (torch.bool, torch.uint8) for h in handles[1:])
-    return name in MAY_RAISE or fn is int and handles[0].dtype.is_floating_point
+    return op_info(name).raises_late or fn is int and handles[0].dtype.is_floating_point
 
 
 def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], error: Unsupported) -> Deferred:

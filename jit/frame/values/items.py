@@ -9,6 +9,7 @@ import torch
 
 from ...devices import backend
 from ...errors import Unsupported
+from ...graph.prim_info import info
 from .numbers import FloatValue
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from .tensor import TensorValue
 
 _LONGEST = 8  # operations between what comes from outside and the number
-_PASSES = frozenset(("alias", "detach", "clone", "reshape"))
-_COMPUTES = {"add": (torch.add, "+"), "sub": (torch.sub, "-"), "mul": (torch.mul, "*")}
 
 
 class ItemValue(FloatValue):
@@ -67,8 +66,7 @@ def item(s: Session, tensor: TensorValue) -> ItemValue | None:
     if any(v.source is None for v in tensors):
         return None
     names = ", ".join(f"x{index}" for index in found)
-    compute = eval(f"lambda {names}: ({text}).item()", {**{name: f for name, (f, _) in _COMPUTES.items()},
-                                                        "torch": torch})
+    compute = eval(f"lambda {names}: ({text}).item()", {"torch": torch})
 
     def read(*values: torch.Tensor) -> float | None:
         try:
@@ -92,10 +90,10 @@ def _tree(node: Node, inputs: list) -> tuple | None:
     parts = [_tree(i, inputs) for i in node.inputs]
     if None in parts:
         return None
-    if node.op in _PASSES:
+    if info(node.op).in_order:
         return parts[0]
     if dtype is torch.float64:
-        return parts[0] if node.op == "cast" else (_COMPUTES[node.op][1], *parts)
+        return parts[0] if node.op == "cast" else (info(node.op).number_row, *parts)
     if dtype is not torch.float32:
         return None
     return ("round32", *parts) if node.op == "cast" else (node.op + "32", *parts)
@@ -117,8 +115,8 @@ def _text(node: Node, found: dict, left: list) -> str | None:
     parts = [_text(i, found, left) for i in node.inputs]
     if any(p is None for p in parts):
         return None
-    if node.op in _PASSES:
+    if info(node.op).in_order:
         return parts[0]
     if node.op == "cast":
         return f"({parts[0]}).to({t.dtype})"
-    return f"{node.op}({', '.join(parts)})" if node.op in _COMPUTES else None
+    return f"torch.{node.op}({', '.join(parts)})" if info(node.op).number_row else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit import torch_private
 from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import aten, layout
@@ -28,14 +29,14 @@ TARGET = "jit::vjp"
 
 
 def draws(node: Node) -> bool:
-    """Whether a node takes random numbers. Recurrent layers do for their dropout only: arguments ``num_layers, dropout,
-    train, bidirectional``."""
+    """Whether a node takes random numbers. Recurrent layers do for their dropout only."""
     if node.op != "aten_call" or node.attrs["target"] == TARGET:
         return node.impure
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
-    if target.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        at = 5 if overload == "input" else 6
-        return bool(args[at] and args[at + 1])
+    of_torch = target.startswith("aten::")
+    names = [a.name for a in torch_private.schema(operator(target, overload)).arguments] if of_torch else ()
+    if "dropout" in names and "train" in names:
+        return bool(args[names.index("dropout")] and args[names.index("train")])
     return node.impure or torch.Tag.nondeterministic_seeded in operator(target, overload).tags
 
 

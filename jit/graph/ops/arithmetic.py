@@ -267,21 +267,21 @@ def rdiv(t: Tracer, self: TensorHandle, other: float | SymFloat) -> TensorHandle
 
 @pointwise("floor_divide", wraps=True)
 def floor_divide(b: Builder, self: Node, other: int | Node) -> Node:
-    return _without_derivative(b, div(b, self, other, rounding_mode="floor"))
+    return _without_derivative(b, div(b, self, other, rounding_mode="floor"), "floor_div", "floor_divide")
 
 
 @pointwise("rfloor_divide", wraps=True, swapped=True)
 def rfloor_divide(b: Builder, self: Node, other: int) -> Node:
-    return _without_derivative(b, div(b, other, self, rounding_mode="floor"))
+    return _without_derivative(b, div(b, other, self, rounding_mode="floor"), "floor_div", "floor_divide")
 
 
-def _without_derivative(b: Builder, result: Node) -> Node:
+def _without_derivative(b: Builder, result: Node, prim: str, name: str) -> Node:
     """``div(rounding_mode="floor")`` has a derivative, zero; ``floor_divide`` has none, and a backward through it
     raises. So does one through the remainder of a number."""
     if result is not NotImplemented:
         made = result.inputs[0] if result.op == "cast" else result  # from float32, beside a number in a tensor
-        if made.op in ("floor_div", "remainder"):
-            b.marked(made, {"floor_div": "floor_divide", "remainder": "remainder_of_number"}[made.op])
+        if made.op == prim:
+            b.marked(made, name)
     return result
 
 
@@ -291,7 +291,7 @@ def remainder(b: Builder, self: Node, other: float | int | Node) -> Node:
     if x.dtype is torch.bool:
         return NotImplemented
     result = _checked_division(b, "remainder", "Tensor", x, y) if _may_divide_by_zero(x, y) else b.remainder(x, y)
-    return _without_derivative(b, result) if is_number(self) else result
+    return _without_derivative(b, result, "remainder", "remainder_of_number") if is_number(self) else result
 
 
 @pointwise("rremainder", wraps=True, swapped=True)

@@ -250,14 +250,6 @@ def _placed(b: Builder, z: Node, mean: Node, std: float) -> Node:
 
 # fills in place
 
-# In-place method -> the functional aten op that fills a tensor like its first argument.
-FILLS = {
-    "normal_": "normal_functional", "uniform_": "uniform", "exponential_": "exponential",
-    "random_": "random", "geometric_": "geometric",
-    "cauchy_": "cauchy", "log_normal_": "log_normal",
-}  # fmt: skip
-
-
 def _uniform_fill(b: Builder, t: Tracer, from_: float = 0.0, to: float = 1.0):
     if not _known(from_, to) or not from_ <= to or not all(abs(v) <= torch.finfo(t.dtype).max
                                                            for v in (from_, to, to - from_)):
@@ -272,9 +264,6 @@ def _normal_fill(b: Builder, t: Tracer, mean: float = 0.0, std: float = 1.0):
 
 def _exponential_fill(b: Builder, t: Tracer, lambd: float = 1.0):
     return b.div(exponential(b, t.shape, t.dtype, t.device), lambd) if _known(lambd) and lambd > 0 else NotImplemented
-
-
-IN_KERNELS = {"normal_": _normal_fill, "uniform_": _uniform_fill, "exponential_": _exponential_fill}
 
 
 def _one_by_one(b: Builder, self: Node, *args: object, **kwargs: object) -> Node:
@@ -294,12 +283,13 @@ def _one_by_one(b: Builder, self: Node, *args: object, **kwargs: object) -> Node
     return b.permute(memory, tuple(order.index(d) for d in range(len(shape))))
 
 
-def _fill(name: str, functional: str) -> None:
+def _fill(name: str, functional: str, in_kernel: Callable | None = None) -> None:
+    """An in-place method: the operator that gives a tensor like its first argument, and what kernels make of it."""
+
     def run(t: Tracer, self: TensorHandle, *args: float, generator: object = None, **kwargs: object) -> TensorHandle:
         value, b = NotImplemented, t.builder
-        if name in IN_KERNELS and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
-            value = IN_KERNELS[name](b, self.type, *args, **{"from_" if k == "from" else k: v
-                                                             for k, v in kwargs.items()})
+        if in_kernel is not None and self.type.dtype in FLOATS and in_kernels(self.shape, self.device, generator):
+            value = in_kernel(b, self.type, *args, **{"from_" if k == "from" else k: v for k, v in kwargs.items()})
         if value is not NotImplemented:
             value = b.cast(value, self.type.dtype)
         elif name == "normal_" and backend(self.device).draws_in_blocks and _loses_gaps(self.type):
@@ -310,15 +300,12 @@ def _fill(name: str, functional: str) -> None:
         return self
 
     op(name, raw=True)(run)
+    extern(functional)(_like_self)
 
 
 def _loses_gaps(t: TensorType) -> bool:
     """Whether a copy of a tensor of 16 elements and more is row-major, as the tensor itself is not."""
     return bool(t.numel >= 16) and not t.is_contiguous and t.replace(strides=layout.preserved_strides(t)).is_contiguous
-
-
-for _name, _functional in FILLS.items():
-    _fill(_name, _functional)
 
 
 @op("bernoulli_", raw=True)
@@ -347,9 +334,16 @@ def _of_tensors(mean: Node, std: float, *args: object):
                                  tensors[0].dtype, tensors[0].device)
 
 
-@extern(*FILLS.values(), "rand_like", "randn_like", "randint_like", "dropout")
+@extern("rand_like", "randn_like", "randint_like", "dropout")
 def _like_self(self, *args: object) -> object:
     """Random ops whose result is like their first argument, unless dtype, device or memory format are given."""
     if any(not isinstance(a, (int, float, TensorType)) and a is not None for a in args):
         return NotImplemented
     return self.replace(strides=layout.preserved_strides(self))
+
+
+_fill("normal_", "normal_functional", _normal_fill)
+_fill("uniform_", "uniform", _uniform_fill)
+_fill("exponential_", "exponential", _exponential_fill)
+for _name in ("random", "geometric", "cauchy", "log_normal"):
+    _fill(f"{_name}_", _name)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from jit.graph.ir import Graph, Transform
 from jit.graph.passes.rewrite import changed
+from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
     from jit.graph.ir import Node
 
-_PLAIN = {"detach": "alias", "custom_gradient": "cast"}
 
 
 def without_gradients(graph: Graph) -> Graph:
@@ -20,8 +20,8 @@ def without_gradients(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op == "getitem" and node.inputs[0].op == "autograd_function":
             changes[node] = {"op": "alias", "inputs": (node.inputs[0].inputs[node.attrs["index"]],), "attrs": {}}
-        elif node.op in _PLAIN:
-            changes[node] = {"op": _PLAIN[node.op], "inputs": node.inputs[:1]}
+        elif (plain := info(node.op).plain) is not None:
+            changes[node] = {"op": plain, "inputs": node.inputs[:1]}
     return changed(graph, changes)
 
 
