@@ -76,9 +76,10 @@ def test_a_result_takes_the_memory_of_an_operand_that_dies():
 @pytest.mark.parametrize("fn", [
     lambda b, x: product(b, b.sin(p := product(b, x, x)), p),  # read later
     lambda b, x: product(b, b.add(p := product(b, x, x), b.permute(p, (1, 0))), x),  # read at other places too
-    lambda b, x: product(b, b.cast(b.sum(p := product(b, x, x), [1], keepdim=True), p.type.dtype), x),  # a reduction
+    lambda b, x: product(b, b.div(p := product(b, x, x), b.sum(p, [1], keepdim=True)), x),  # of rows, read twice
     lambda b, x: product(b, b.sin(x), x),  # memory of the caller's
-], ids=["later", "elsewhere", "reduction", "input"])
+    lambda b, x: b.add(e := b.exp(x), b.permute(product(b, e, e), (1, 0))),  # a result is no part of the arena
+], ids=["later", "elsewhere", "rows", "input", "result"])
 def test_memory_that_is_still_needed_is_not_taken(fn):
     b = buffers(fn, X)
     before = dict(b.storages)

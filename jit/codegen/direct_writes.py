@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.ir import same_ints
 from .buffers import in_step
-from .indexing import base_of, unaliased
+from .indexing import unaliased
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
@@ -23,13 +23,12 @@ def write_into_inputs(b: Buffers) -> None:
     """Give new values of inputs the storages of these inputs where that is possible; fills in ``direct`` and
     ``commits``."""
     number = {id(step): t for t, step in enumerate(b.schedule.order)}
-    results = {base_of(o.node) for o in b.graph.outputs if o.mutates is None}
     shown = Counter(unaliased(o.node) for o in b.graph.outputs)
     last = max((t for t, step in enumerate(b.schedule.order) if step.may_fail(b.storages)), default=-1)
     for o in b.graph.outputs:
         n, roots = unaliased(o.node), b.schedule.roots.get(unaliased(o.node), ())
         # One kernel makes the value, for this output alone, behind all that may raise.
-        if o.mutates is None or n in results or shown[n] != 1 or len(roots) != 1 or roots[0].part is not None:
+        if o.mutates is None or shown[n] != 1 or len(roots) != 1 or roots[0].part is not None:
             continue
         target, t = b.graph.inputs[o.mutates], number[id(roots[0].group)]
         if t > last and _fits(b, n, target, t) and _reads_before_writing(b, roots[0], target, t):
@@ -41,7 +40,7 @@ def write_into_inputs(b: Buffers) -> None:
 def _fits(b: Buffers, n: Node, target: Node, t: int) -> bool:
     """Whether the memory of an input can be that of its new value ``n``, made by step ``t``."""
     end, s = len(b.schedule.order), b.storages.get(n)
-    # The value has memory that it shares with no other, nor with what the library has returned.
+    # The value is no result, and shares its memory with no other, nor with what the library has returned.
     if s is None or s.kind != "temp" or not b.aliased.isdisjoint((n, target)):
         return False
     if sum(other is s for other in b.storages.values()) != 1:
