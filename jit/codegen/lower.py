@@ -21,7 +21,7 @@ from .. import config, devices
 from ..errors import Unsupported
 from ..graph import dims
 from ..graph.prims import POINTWISE, REDUCTIONS, info
-from . import fusion, indexing, loops
+from . import fusion, indexing, loops, nest
 from .indexing import FIXED, VIEWS, linear
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..graph.ir import Node
     from .buffers import Storage
     from .groups import Group, Root
-    from .loops import Axis, Kernel, KernelBuilder
+    from .loops import Kernel, KernelBuilder
 
 LOWER = {}
 HALF = loops.HALF
@@ -250,7 +250,7 @@ class Emitter:
         self.store(place, index, value, self.tail if element else None)
 
     def finish(self, name: str) -> Kernel:
-        return loops.verify_addresses(collapse(reads_first(drop_dead(self.b)).finish(name)))
+        return loops.verify_addresses(nest.collapse(reads_first(drop_dead(self.b)).finish(name)))
 
 
 def parallel_order(group: Group) -> list[int]:
@@ -701,44 +701,3 @@ def reads_first(builder: KernelBuilder) -> KernelBuilder:
         body += waiting.pop(k, ())
     builder.body = body
     return builder
-
-
-def collapse(kernel: loops.Kernel) -> loops.Kernel:
-    """Join neighbouring axes that every index walks as one, so that loops are long and indices simple."""
-    axes, raxes = list(kernel.axes), list(kernel.raxes)
-    exprs = [s.expression for s in kernel.body if s.expression is not None]
-    replaced = {}
-
-    def join(group: list[Axis]) -> None:
-        k = len(group) - 2
-        while k >= 0:
-            outer, inner = group[k], group[k + 1]
-            for e in exprs:
-                a, b = dims.coefficient(e, outer.name), dims.coefficient(e, inner.name)
-                if a is None or b is None or not indexing.same(a, b * inner.extent):
-                    break
-            else:
-                axis = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
-                for name, e in list(replaced.items()):
-                    replaced[name] = dims.subst(e, {outer.name: 0, inner.name: axis.sym})
-                replaced[outer.name], replaced[inner.name] = 0, axis.sym
-                exprs[:] = [dims.subst(e, {outer.name: 0, inner.name: axis.sym}) for e in exprs]
-                group[k : k + 2] = [axis]
-            k -= 1
-
-    join(axes)
-    join(raxes)
-    rename = {}
-    out = []
-    for kind, group in (("p", axes), ("r", raxes)):
-        new = [loops.Axis(f"{kind}{i}", a.extent, kind) for i, a in enumerate(group)]
-        rename.update({a.name: n.sym for a, n in zip(group, new) if a.name != n.name})
-        out.append(tuple(new))
-    if not replaced and not rename:
-        return kernel
-
-    def change(e: IntExpr) -> IntExpr:
-        return dims.subst(dims.subst(e, replaced), rename) if type(e) is not int else e
-
-    body = tuple([s.mapped(change) for s in kernel.body])
-    return loops.Kernel(kernel.name, out[0], out[1], kernel.buffers, kernel.sizes, body, kernel.device)

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jit import devices
-from jit.codegen import loops
+from jit.codegen import loops, nest
 from jit.codegen.cpp.ops import COST
 from jit.errors import JitError
 from jit.graph import dims
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
-    from ..loops import Axis, Kernel
 
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
@@ -44,39 +43,10 @@ def stream_bytes(kernel: loops.Kernel) -> int:
 def normalise(kernel: loops.Kernel) -> loops.Kernel:
     """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks
     them as one."""
-    single = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
-    axes = [a for a in kernel.axes if a.name not in single]
-    raxes = [a for a in kernel.raxes if a.name not in single]
-    if kernel.raxes and not raxes:
-        raxes = [kernel.raxes[-1]]
-    if not axes and not raxes:
-        axes = [loops.Axis("unit", 1, "p")]
-    kernel = dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes),
-                                 body=loops.substituted(kernel.body, single))
-    for group in ("axes", "raxes"):
-        position = len(getattr(kernel, group)) - 2
-        while position >= 0:
-            outer, inner = getattr(kernel, group)[position : position + 2]
-            if all(_walks_as_one(s.expression, outer, inner) for s in kernel.body):
-                kernel = _join(kernel, group, position)
-            position -= 1
-    return kernel
-
-
-def _walks_as_one(e: IntExpr | None, outer: Axis, inner: Axis) -> bool:
-    if e is None:
-        return True
-    a, b = dims.coefficient(e, outer.name), dims.coefficient(e, inner.name)
-    return a is not None and b is not None and dims.structurally_equal(a, b * inner.extent)
-
-
-def _join(kernel: Kernel, group: str, position: int) -> Kernel:
-    axes = list(getattr(kernel, group))
-    outer, inner = axes[position : position + 2]
-    joined = loops.Axis(inner.name, outer.extent * inner.extent, inner.kind)
-    axes[position : position + 2] = [joined]
-    body = loops.substituted(kernel.body, {outer.name: 0, inner.name: joined.sym})
-    return dataclasses.replace(kernel, **{group: tuple(axes)}, body=body)
+    kernel = nest.without_ones(kernel)
+    if not kernel.axes and not kernel.raxes:
+        kernel = dataclasses.replace(kernel, axes=(loops.Axis("unit", 1, "p"),))
+    return nest.joined(kernel, nest.walked_as_one)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graph import dims
-from .. import loops
+from .. import loops, nest
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
@@ -28,26 +28,6 @@ if TYPE_CHECKING:
 INT32_MAX = 2**31 - 1
 # Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
 LONG_ROW = 4096
-
-
-def simplify(kernel: loops.Kernel) -> loops.Kernel:
-    """An equal kernel without axes of one iteration, and with neighbouring axes joined wherever no index becomes harder
-    to compute."""
-    ones = {a.name: 0 for a in kernel.axes + kernel.raxes if type(a.extent) is int and a.extent == 1}
-    axes = [a for a in kernel.axes if a.name not in ones]
-    raxes = [a for a in kernel.raxes if a.name not in ones]
-    if kernel.raxes and not raxes:
-        raxes = [kernel.raxes[-1]]
-    body = loops.substituted(kernel.body, ones)
-    for group in (axes, raxes):
-        i = len(group) - 2
-        while i >= 0:
-            joined = _join(group[i], group[i + 1], body)
-            if joined:
-                group[i : i + 2], body = [joined[0]], joined[1]
-            if not joined or i == len(group) - 1:
-                i -= 1
-    return dataclasses.replace(kernel, axes=tuple(axes), raxes=tuple(raxes), body=body)
 
 
 def _join(outer: loops.Axis, inner: loops.Axis, body: tuple) -> tuple[Axis, tuple] | None:
@@ -144,7 +124,7 @@ def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None 
 
 def tile(kernel: loops.Kernel) -> Tiling:
     """Choose the tile dimensions of a kernel, from its index expressions and present sizes."""
-    kernel = simplify(kernel)
+    kernel = nest.joined(nest.without_ones(kernel), _join)
     return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
 
