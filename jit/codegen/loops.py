@@ -244,7 +244,7 @@ class IndexValue(Value):
         return f"{n(self.dst)} = index({e(self.expr)}): {_short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
-        need(_is_integer(self.dtype), "an index value is an integer")
+        need(is_integer(self.dtype), "an index value is an integer")
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,8 @@ def substituted(body: Iterable[Statement], values: dict) -> tuple:
     return tuple([s.mapped(lambda e: dims.subst(e, values)) for s in body])
 
 
-def _is_integer(dtype: torch.dtype) -> bool:
+def is_integer(dtype: torch.dtype) -> bool:
+    """Whether it is an integer type (bool is none)."""
     return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
@@ -586,7 +587,7 @@ def verify(kernel: Kernel) -> Kernel:
             need(s.dst not in taken, f"{s.dst} is assigned once")
             taken.add(s.dst)
             dtype[s.dst] = s.dtype_in(kernel)
-            if _is_integer(dtype[s.dst]):
+            if is_integer(dtype[s.dst]):
                 integers.add(s.dst)
     return verify_addresses(kernel)
 

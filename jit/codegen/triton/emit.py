@@ -491,7 +491,7 @@ class _Emitter:
         if op in ("any", "all") or op in ("max", "min") and dtype is torch.bool:
             return expand(f"tl.{'max' if op in ('any', 'max') else 'min'}(({value}).to(tl.int32), {axis})") + " != 0"
         if op == "sum":
-            narrow = types.is_int(dtype) and types.bits(dtype) < 32
+            narrow = loops.is_integer(dtype) and types.bits(dtype) < 32
             return expand(f"tl.sum({value}, {axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
         return expand(f"tl.reduce({value}, {axis}, {self._combiner(op, dtype)})")
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ... import devices
 from ...graph.prims import info
 from .. import loops
+from ..indexing import size_hint
 from . import analysis
-from .tiling import LONG_ROW, Tiling, size_hint
+from .tiling import LONG_ROW, Tiling
 
 if TYPE_CHECKING:
     from ..loops import Kernel

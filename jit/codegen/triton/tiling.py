@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...graph import dims
 from .. import loops, nest
+from ..indexing import size_hint
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
@@ -93,14 +94,6 @@ def _tiling(kernel: Kernel, kind: str, **groups: tuple[Axis, ...] | list[Axis]) 
                 rest, values[a.name] = _parted(rest, a.extent)
     return Tiling(dataclasses.replace(kernel, axes=tuple(axes["p"]), raxes=tuple(axes["r"]),
                                       body=loops.substituted(kernel.body, values)), kind)
-
-
-def size_hint(e: IntExpr) -> int:
-    """The value that an extent has now; 4096 for a symbol that carries no hint."""
-    try:
-        return dims.hint(e)
-    except dims.Undecidable:
-        return 4096
 
 
 def _is_unit(stride: IntExpr) -> bool:

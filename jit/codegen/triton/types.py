@@ -16,39 +16,27 @@ _TL = {
     torch.int8: "tl.int8", torch.uint8: "tl.uint8",
     torch.uint16: "tl.uint16", torch.uint32: "tl.uint32", torch.uint64: "tl.uint64", torch.bool: "tl.int1",
 }
-_POINTER = {
-    torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
-    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
-    torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
-    torch.uint16: "*u16", torch.uint32: "*u32", torch.uint64: "*u64", torch.bool: "*i1",
-}
 HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def tl_dtype(dtype: torch.dtype) -> str:
     """The name of a dtype in Triton text. Raises Unsupported for complex and quantised types."""
-    return _lookup(_TL, dtype)
+    if dtype not in _TL:
+        raise Unsupported(f"{dtype} in a GPU kernel", hint="complex tensors run through ATen", kind="kernel")
+    return _TL[dtype]
 
 
 def pointer(dtype: torch.dtype) -> str:
     """The type of a pointer argument in a kernel signature. Raises Unsupported as ``tl_dtype`` does."""
-    return _lookup(_POINTER, dtype)
-
-
-def _lookup(table: dict[torch.dtype, str], dtype: torch.dtype) -> str:
-    if dtype not in table:
-        raise Unsupported(f"{dtype} in a GPU kernel", hint="complex tensors run through ATen", kind="kernel")
-    return table[dtype]
+    name = tl_dtype(dtype).removeprefix("tl.")
+    for long, short in (("bfloat", "bf"), ("float", "fp"), ("uint", "u"), ("int", "i")):
+        name = name.replace(long, short)
+    return "*" + name
 
 
 def bits(dtype: torch.dtype) -> int:
     return dtype.itemsize * 8
-
-
-def is_int(dtype: torch.dtype) -> bool:
-    """Whether it is an integer type (bool is none)."""
-    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
 def literal(value: float | int, dtype: torch.dtype) -> str:
