@@ -11,7 +11,7 @@ from . import devices, logs
 from .graph.interpret import compile_python
 from .graph.passes.gradients import with_copies
 from .graph.printing import unbound_symbols
-from .plans import Plan, without_autocast
+from .plans import Plan, passing_on_late_errors, without_autocast
 
 if TYPE_CHECKING:
     from .graph.ir import Graph
@@ -40,7 +40,8 @@ def compile_eager(graph: Graph, examples: Sequence[torch.Tensor], gradient: Grad
     if _graph_log:
         _graph_log(graph.python())
     mode = torch.no_grad() if gradient is None else torch.enable_grad()
-    return Plan(without_autocast(mode(compile_python(graph))), tuple(unbound_symbols(graph)), [], graph)
+    run = passing_on_late_errors(mode(compile_python(graph)), graph)
+    return Plan(without_autocast(run), tuple(unbound_symbols(graph)), [], graph)
 
 
 def from_callable(fn: Callable) -> Callable:
@@ -57,7 +58,7 @@ def from_callable(fn: Callable) -> Callable:
             out = run(*tensors)
             return tuple(out) if isinstance(out, (list, tuple)) else (out,)
 
-        return Plan(without_autocast(call), (), [], graph)
+        return Plan(without_autocast(passing_on_late_errors(call, graph)), (), [], graph)
 
     return backend
 

@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import torch_private
-from .runtime import native
+from .runtime import happened, native
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +56,27 @@ def _bound(fn: Callable, tensors: dict[int, torch.Tensor]) -> Callable:
         left = iter(rest)
         merged = [given(at) if at in weak else next(left) for at in range(max(weak) + 1)]
         return fn(*merged, *left)
+
+    return call
+
+
+def passing_on_late_errors(fn: Callable, graph: Graph) -> Callable:
+    """``fn``, a Python function that runs ``graph``; what it raises after it has written an input is passed on, and the
+    call is not run again in eager, which would write twice."""
+    written = [o.mutates for o in graph.outputs if o.mutates is not None]
+    if not written:
+        return fn
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        inputs = [args[i] for i in written if not args[i].is_inference()]
+        before = [torch_private.version_of(t) for t in inputs]
+        try:
+            return fn(*args)
+        except Exception as error:  # whatever it is, it is raised again
+            if [torch_private.version_of(t) for t in inputs] != before:
+                happened.pass_on(error)
+            raise
 
     return call
 

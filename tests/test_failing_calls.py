@@ -19,6 +19,7 @@ from torch import nn
 
 import jit
 from jit.codegen import emit_plan
+from jit.graph.interpret import compile_python
 from jit.runtime import native
 
 
@@ -565,3 +566,82 @@ def test_random_failures_among_good_calls():
     for p, q in zip(mine[0].parameters(), theirs[0].parameters()):
         torch.testing.assert_close(p, q)
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def _stopped_behind_its_writes(graph, examples):
+    """A backend that runs the graph, and may then raise."""
+    run = compile_python(graph)
+
+    def call(*tensors):
+        out = run(*tensors)
+        if STOP:
+            raise STOP[0]
+        return out
+    return call
+
+
+STOP = []
+
+
+@pytest.mark.parametrize("name", ["effects_and_writes", "writes_behind_the_last_library_call", "checked_index"])
+def test_a_backend_that_raises_behind_its_writes_has_written_once(name):
+    f, args = PROGRAMS[name]()
+    c = jit.compile(f, backend=_stopped_behind_its_writes)
+    for error in (None, MemoryError("full"), None, KeyboardInterrupt()):
+        STOP[:] = [error] if error else []
+        mine, theirs = copied(args), copied(args)
+        got, expected = outcome(c, mine), outcome(f, theirs)
+        assert got[:2] == (("raised", type(error)) if error else expected[:2])
+        assert seen([t for t in mine if isinstance(t, torch.Tensor)]) == seen(
+            [t for t in theirs if isinstance(t, torch.Tensor)])
+        if error:
+            rest = [a for a in args if not isinstance(a, torch.Tensor)]
+            assert seen([a for a in mine if not isinstance(a, torch.Tensor)]) == seen(rest)
+
+
+def test_a_backend_that_raises_before_its_writes_is_followed_by_eager():
+    f, args = PROGRAMS["effects_and_writes"]()
+
+    def backend(graph, examples):
+        run = compile_python(graph)
+
+        def call(*tensors):
+            if STOP:
+                raise STOP[0]
+            return run(*tensors)
+        return call
+
+    c = jit.compile(f, backend=backend)
+    for error in (None, MemoryError("full")):
+        STOP[:] = [error] if error else []
+        mine, theirs = copied(args), copied(args)
+        assert outcome(c, mine) == outcome(f, theirs) and seen(mine) == seen(theirs)
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_steps_of_a_generator_that_fail(backend):
+    def g(b, a, log):
+        for k in range(3):
+            b.add_(1)
+            log.append(k)
+            yield torch.linalg.inv(a) + b
+            log.append(-k)
+
+    def every(fn):
+        return lambda *args: [v.tolist() for v in fn(*args)]
+
+    c = jit.compile(g, backend=backend)
+    for a in (torch.eye(3), torch.eye(3), torch.zeros(3, 3), torch.eye(3)):
+        mine, theirs = (torch.zeros(3), a, []), (torch.zeros(3), a, [])
+        assert outcome(every(c), mine)[:3] == outcome(every(g), theirs)[:3]
+        assert seen(mine) == seen(theirs) and versions(mine) == versions(theirs)
+    if backend == "eager":
+        return
+    for point in range(100):
+        mine = torch.zeros(3), torch.eye(3), []
+        native().fail_at(point)
+        got = outcome(every(c), mine)
+        if native().fail_at(-1) >= 0:
+            break
+        assert (got, seen(mine)) == (outcome(every(g), theirs := (torch.zeros(3), torch.eye(3), [])), seen(theirs))
+    assert point > 5

@@ -48,10 +48,17 @@ def _code_of(handler: int | Callable | None) -> types.CodeType | None:
     return getattr(handler, "__code__", None) or getattr(getattr(type(handler), "__call__", None), "__code__", None)
 
 
+def pass_on(error: Exception) -> None:
+    """Have an error that is about to be raised reach the program: what has raised it cannot be run again."""
+    error._jit_passed_on = True  # type: ignore[attr-defined]
+
+
 def is_foreign(error: Exception, repeatable: bool) -> bool:
-    """Whether an error that reached a rewritten function's handler, and which no native plan has raised, comes from
-    elsewhere: from a signal's handler, or, where only a plan can have raised it (not ``repeatable``), from another
-    thread."""
+    """Whether an error that reached a rewritten function's handler, and which no native plan has raised, is not
+    followed by a run in eager: it is to be passed on, or comes from elsewhere: from a signal's handler, or, where only
+    a plan can have raised it (not ``repeatable``), from another thread."""
+    if vars(error).pop("_jit_passed_on", False):
+        return True
     called = error.__traceback__ and error.__traceback__.tb_next
     if called is None:
         return not repeatable
