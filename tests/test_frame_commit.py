@@ -15,6 +15,7 @@ import torch
 from test_failing_calls import KEPT, PROGRAMS as FAILING, Thing, copied, outcome, seen, versions
 
 import jit
+from jit import logs
 from jit.failures import InternalFailure
 from jit.frame import blocks
 from jit.frame.blocks import ARGUMENTS, COMPUTE, EFFECTS, READ_BACK, REBUILD, BlockError
@@ -315,3 +316,17 @@ def test_listings_name_the_blocks():
     f, args = PROGRAMS["a_break"]()
     assert headings(f, *args) == ["compute", "results", "effects", "rebuild", "let go", "break", "resume", "failed"]
     assert headings(lambda x, k: x * k.v, torch.ones(2), Thing(v=torch.ones(2)))[:2] == ["arguments", "compute"]
+
+
+def test_the_log_shows_the_blocks(capsys, monkeypatch):
+    monkeypatch.delenv("JIT_LOGS_OUT", raising=False)
+    f, args = PROGRAMS["a_break"]()
+    logs.enable("bytecode")
+    try:
+        jit.compile(f)(*args)
+    finally:
+        logs.enable("")
+    err = capsys.readouterr().err
+    assert "[jit:bytecode] rewritten:\n" in err and "[jit:bytecode] break:\n" in err
+    first = err[err.index("rewritten:"):]
+    assert first.index("compute:") < first.index("effects:") < first.index("rebuild:") < first.index("resume:")

@@ -17,10 +17,7 @@ from .blocks import LET_GO, RETURN
 from .canonical import JUMP, OPS, STOP
 from .decode import decode
 from .executor import NULL
-from .values.constant import Previous
 from .splice import BreakFrame, emit_break
-from .values.functions import BuiltinValue, ClassValue
-from .values.generators import GeneratorValue
 
 if TYPE_CHECKING:
     from .canonical import Instr
@@ -30,9 +27,6 @@ if TYPE_CHECKING:
     from .resume import Resume
     from .session import Session
     from .values.base import Value
-
-_FRAME_READERS = (locals, vars, dir, eval, exec)
-
 
 @dataclasses.dataclass
 class Broken:
@@ -52,15 +46,10 @@ def reads_frame(frame: Frame, instr: Instr, stack: list[Value]) -> bool:
         below = stack[len(stack) - total - 2]
         callee, count = (stack[len(stack) - total - 1], total) if below is NULL else (below, total + 1)
     elif instr.op == "CALL_FUNCTION_EX":
-        return any(isinstance(v, BuiltinValue) and v.fn in _FRAME_READERS
-                   or isinstance(v, ClassValue) and v.obj is super for v in stack[-4:])
+        return any(v.reads_caller(None) for v in stack[-4:])
     else:
         return False
-    if isinstance(callee, ClassValue):
-        return callee.obj is super and not count
-    if isinstance(callee, BuiltinValue):
-        return callee.fn in _FRAME_READERS and (count == 0 if callee.fn in (locals, vars, dir) else count < 2)
-    return False
+    return callee.reads_caller(count)
 
 
 def lets_go_of(frame: Frame, slot: int) -> bool:
@@ -85,10 +74,6 @@ def lets_go_of(frame: Frame, slot: int) -> bool:
         if OPS[instr.op].flow not in (STOP, JUMP):
             work.append(i + 1)
     return False
-
-
-def handles_exception(stack: list[Value]) -> bool:
-    return any(isinstance(v, Previous) for v in stack)
 
 
 class Return:
@@ -136,9 +121,9 @@ class BreakCode:
         it is given."""
         for k, broken in enumerate(self.chain):
             for slot, v in enumerate(broken.stack):
-                if isinstance(v, GeneratorValue) and v.obj is None and v.left_inside_block() and not any(v is w
-                    for w in broken.frame.locals.values()) and (
-                        not self.held_outside(k, v) and lets_go_of(broken.frame, slot)):
+                if (v.left_inside_block() and v.obj is None
+                    and not any(v is w for w in broken.frame.locals.values())
+                    and not self.held_outside(k, v) and lets_go_of(broken.frame, slot)):
                     raise (Unsupported if k else NeedsEager)("a loop that may be left early goes through a generator "
                                                              "that is inside a try or with block",
                                                              "make a list of it first", kind="iterator-escapes")
@@ -175,14 +160,14 @@ class BreakCode:
                           reads_frame=innermost and reads_frame(frame, instr, broken.stack),
                           has_globals=frame.globals is self.chain[0].frame.globals,
                           go_on=self.go_on_there if k == 0 and self.go_on is not None else None,
-                          handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if isinstance(v, Previous)})
+                          handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if v.handled})
 
     def together(self) -> bool:
         """Whether one function may go on in all the frames. A generator that only a callee holds runs on where that
         returns, and so must not be held by the function for all."""
-        return self.go_on is None and not any(handles_exception(b.stack) for b in self.chain) and not any(
-            isinstance(v, GeneratorValue) and v.may_run_on() and not self.held_outside(k, v)
-            for k, b in enumerate(self.chain) if k for v in b.stack)
+        return self.go_on is None and not any(
+            v.handled or k and v.may_run_on() and not self.held_outside(k, v)
+            for k, b in enumerate(self.chain) for v in b.stack)
 
     def held_outside(self, k: int, value: Value) -> bool:
         """Whether a frame around the ``k``-th one holds a value too."""
@@ -225,7 +210,7 @@ class BreakCode:
         for i, value in enumerate(stack):
             if value is NULL:
                 e.push_null()
-            elif isinstance(value, Previous):
+            elif value.handled:
                 e.load(value.handled)
                 e.cmd("copy", 1)
                 e.cmd("store_fast", frame.handled[i])

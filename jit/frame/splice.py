@@ -112,45 +112,6 @@ def _one_way(frames: list[BreakFrame]) -> bool:
                and decode(f.code).stack_depth(f.index + 1) == len(f.nulls) + 1 for f in frames[:-1])
 
 
-def _go_on_together(asm: Assembler, frames: list[BreakFrame], bases: list[int], decoded: CanonicalCode, way: str,
-                    index: int, tail_call: type) -> None:
-    """The whole stack -> a tail call of one function that goes on in the innermost frame and then in each of its
-    callers."""
-    frame, resumes = frames[-1], []
-    depth = asm.depth - bases[-1]
-    nulls = _nulls_at(frame, decoded, way, depth)
-    index = _past_jumps(decoded, index)
-    slots = []
-    for k in reversed(range(len(frames))):
-        frame = frames[k]
-        if k < len(frames) - 1:
-            index, nulls = _past_jumps(decode(frame.code), frame.index + 1), [*frame.nulls, False]
-            depth = len(nulls)
-        live = decode(frame.code).live_locals(index)
-        cells = frame.code.co_cellvars + frame.code.co_freevars
-        resumes.append(make_resume(frame.code, index, [n for n in frame.locals if n in live and n not in cells],
-                                   depth, nulls))
-        held = {}
-        for i in reversed(range(depth if k == len(frames) - 1 else depth - 1)):
-            if nulls[i]:
-                asm.drop_null()
-            else:
-                held[i] = asm.temporary("slot")
-                asm.store_fast(held[i])
-        slots.append(held)
-    with asm.calling():
-        asm.load_const(tail_call)
-        frames[0].push_chain(asm, resumes)
-        for frame, resume, held in zip(reversed(frames), resumes, slots):
-            for kind, what in resume.params:
-                if kind == "stack" and what in held:
-                    asm.take_fast(held[what])
-                elif kind == "local":
-                    asm.load_fast(frame.locals[what])
-                elif kind == "cell":
-                    frame.push_cell(asm, what)
-
-
 def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int,
                 tail_call: type | None = None) -> None:
     """Frame ``k`` and its callees run to their end: the result replaces frame ``k``'s stack, or no path goes on."""
@@ -183,15 +144,12 @@ def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: i
                 elif way == "jumped" and instr.op == "SEND":
                     asm.emit("END_SEND")
                     index += 1
-            if together:
-                _go_on_together(asm, frames, bases, decoded, way, index, tail_call)
-                asm.return_value()
-                continue
+            leaves = together or not k
             if frame.go_on is not None:
                 _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call)
             else:
-                _go_on(asm, frame, base, decoded, way, index, None if k else tail_call)
-            if k == 0:
+                _go_on(asm, frames if together else [frame], base, decoded, way, index, tail_call if leaves else None)
+            if leaves:
                 asm.return_value()
             else:
                 asm.jump(done)
@@ -264,10 +222,10 @@ def _nulls_at(frame: BreakFrame, decoded: CanonicalCode, way: str, depth: int) -
     return nulls
 
 
-def _set_aside(asm: Assembler, depth: int, nulls: list[bool], handled: dict[int, str]) -> list:
-    """Take the top ``depth`` stack slots off. Returns the variable of each; None of a NULL and of what PUSH_EXC_INFO
-    has left there."""
-    slots: list = [None] * depth
+def _set_aside(asm: Assembler, depth: int, nulls: list[bool], handled: dict[int, str]) -> dict[int, str]:
+    """Take the top ``depth`` stack slots off. Returns the variable of each, but of NULLs and of what PUSH_EXC_INFO has
+    left there."""
+    slots = {}
     for i in reversed(range(depth)):
         if nulls[i]:
             asm.drop_null()
@@ -279,29 +237,37 @@ def _set_aside(asm: Assembler, depth: int, nulls: list[bool], handled: dict[int,
     return slots
 
 
-def _go_on(asm: Assembler, frame: BreakFrame, base: int, decoded: CanonicalCode, way: str, index: int,
+def _go_on(asm: Assembler, frames: list[BreakFrame], base: int, decoded: CanonicalCode, way: str, index: int,
            tail_call: type | None) -> None:
-    """Stack from ``base`` on -> the result of the resume function that goes on at ``index``."""
-    depth = asm.depth - base
+    """Stack from ``base`` on -> the result of the function that goes on in the last of ``frames`` at ``index`` and, if
+    there are more, then in each of its callers behind its call."""
+    frame, depth = frames[-1], asm.depth - base
     nulls = _nulls_at(frame, decoded, way, depth)
-    index = _past_jumps(decoded, index)
-    live = decoded.live_locals(index)
-    cells = frame.code.co_cellvars + frame.code.co_freevars
-    names = [n for n in frame.locals if n in live and n not in cells]
-    handled = {i: name for i, name in frame.handled.items() if i < depth}
-    resume = make_resume(frame.code, index, names, depth, nulls, handled)
-    slots = _set_aside(asm, depth, nulls, handled)
+    resumes, slots = [], []
+    for f in reversed(frames):
+        if f is not frame:
+            index, nulls = f.index + 1, [*f.nulls, False]  # the last one is the callee's result
+        code, index = decode(f.code), _past_jumps(decode(f.code), index)
+        live, cells = code.live_locals(index), f.code.co_cellvars + f.code.co_freevars
+        handled = {i: name for i, name in f.handled.items() if i < len(nulls)}
+        resumes.append(make_resume(f.code, index, [n for n in f.locals if n in live and n not in cells],
+                                   len(nulls), nulls, handled))
+        slots.append(handled | _set_aside(asm, len(nulls) - (f is not frame), nulls, handled))
     with asm.calling():
         if tail_call is not None:
             asm.load_const(tail_call)
-        frame.push_callable(asm, resume)
-        for kind, what in resume.params:
-            if kind == "stack":
-                asm.take_fast(handled[what] if what in handled else slots[what])
-            elif kind == "local":
-                asm.load_fast(frame.locals[what])
-            else:
-                frame.push_cell(asm, what)
+        if len(frames) > 1:
+            frames[0].push_chain(asm, resumes)
+        else:
+            frame.push_callable(asm, resumes[0])
+        for f, resume, held in zip(reversed(frames), resumes, slots):
+            for kind, what in resume.params:
+                if kind == "local":
+                    asm.load_fast(f.locals[what])
+                elif kind == "cell":
+                    f.push_cell(asm, what)
+                elif what in held:
+                    asm.take_fast(held[what])
 
 
 def _go_on_in_generator(asm: Assembler, frame: BreakFrame, base: int, decoded: CanonicalCode, way: str, index: int,
@@ -317,4 +283,4 @@ def _go_on_in_generator(asm: Assembler, frame: BreakFrame, base: int, decoded: C
     slots = _set_aside(asm, depth, nulls, handled)
     with asm.calling():
         asm.load_const(tail_call)
-        frame.go_on(asm, index, slots, handled)
+        frame.go_on(asm, index, [slots.get(i) for i in range(depth)], handled)

@@ -57,6 +57,7 @@ class Value:
     is_plain = False  # a constant with which Python itself computes
     is_data = True  # what a class attribute may be set to: no object of the program's own, and no code
     is_set = is_mapping = False  # what operators of sets, and of dicts, take
+    handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
 
     def pytype(self, s: Session) -> type:
@@ -207,6 +208,16 @@ class Value:
                 raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
         if quiet:
             yield quiet
+
+    def reads_caller(self, count: int | None) -> bool:
+        """Whether a call with so many arguments (None: not known) looks into the frame that makes it."""
+        return False
+
+    def left_inside_block(self) -> bool:
+        """Whether code of the program runs when Python lets go of the object: see ``GeneratorValue``."""
+        return False
+
+    may_run_on = left_inside_block
 
     def identity(self) -> tuple[str, int]:
         """What ``is`` compares: two values are the same object iff these are equal and not None."""

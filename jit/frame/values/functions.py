@@ -272,6 +272,7 @@ class DispatcherValue(ObjectValue):
         return f"compiled function {self.obj.__qualname__}"
 
 
+_FRAME_READERS = (locals, vars, dir, eval, exec)
 _NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__",
                           "__annotations__", "__defaults__", "__kwdefaults__", "__code__",
                           "__type_params__"})
@@ -379,6 +380,9 @@ class ClassValue(ObjectValue):
 
     def hash_key(self, s: Session) -> object:
         return self.pin(s)
+
+    def reads_caller(self, count: int | None) -> bool:
+        return self.obj is super and not count
 
     def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj))
@@ -550,6 +554,9 @@ class BuiltinValue(Value):
 
     def hash_key(self, s: Session) -> object:
         return self.pin(s)
+
+    def reads_caller(self, count: int | None) -> bool:
+        return self.fn in _FRAME_READERS and (count is None or count < (1 if self.fn in (locals, vars, dir) else 2))
 
     def identity(self) -> tuple[str, int]:
         return ("object", id(self.fn))
