@@ -75,13 +75,9 @@ class Lookups:
     def bound_method(self, fn, owner) -> MethodValue:
         return MethodValue(fn, owner)
 
-    def bind_static(self, raw, cls, name: str, owner):
-        """A classmethod or staticmethod found as ``name`` on ``cls``."""
-        inner = raw.__func__
-        if isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)):
-            fn = self.s.wrap_raw(inner)
-        else:
-            fn = self.s.wrap(inner, src.GetAttr(src.ClassAttr(src.Const(cls), name), "__func__"))
+    def bind_static(self, raw, cls):
+        """A classmethod or staticmethod that a lookup on ``cls`` has found."""
+        fn = self.s.wrap_raw(raw.__func__)
         return fn if isinstance(raw, staticmethod) else self.bound_method(fn, self.s.wrap_class(cls))
 
     # -- globals ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue, InstanceDict
 from .values.iterators import FunctionIterator, SequenceIterator
-from .values.numbers import scalar
+from .values.numbers import integer, scalar
 
 
 class Makers:
@@ -34,6 +34,10 @@ class Makers:
     def iterate_by(self, step) -> FunctionIterator:
         """An iterator that gives what ``step(s)`` does, until that is None."""
         return FunctionIterator(step)
+
+    def integer(self, n):
+        """The value of an int or a Dim."""
+        return integer(n)
 
     def scalar(self, value: Value):
         """A value as an int, float, bool or Dim for arithmetic."""

@@ -94,14 +94,18 @@ def contains(s: Session, container: Value, item: Value) -> bool:
     found = container.contains(s, item)
     if found is not None:
         return found
+    refusal = f"argument of type '{type_name(container.pytype(s))}' is not iterable"
+    return search(s, iterate(s, container, refusal), item)
+
+
+def iterate(s: Session, iterable: Value, refusal: str) -> Value:
+    """``iter(iterable)`` for C code that has its own words for what is no iterable."""
     try:
-        it = container.iter(s)
+        return iterable.iter(s)
     except Raised as raised:
-        if s.is_exception(raised.value, TypeError):
-            raise Raised(s.exception(TypeError(
-                f"argument of type '{type_name(container.pytype(s))}' is not iterable"))) from None
-        raise
-    return search(s, it, item)
+        if not s.is_exception(raised.value, TypeError):
+            raise
+        raise Raised(s.exception(TypeError(refusal))) from None
 
 
 def search(s: Session, iterator: Value, item: Value) -> bool:

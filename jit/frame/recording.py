@@ -126,6 +126,14 @@ class Recording:
             return batched.call(self.s, fn, args, kwargs)
         return self.record(fn, args, kwargs)
 
+    def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:
+        """``fn(tensor)``, of a tensor whose value is not known: ``bool``, ``int`` or ``float``."""
+        error = Unsupported(f"{fn.__name__}() of a tensor reads its value", kind="data-dependent-value", hint=hint)
+        dtype = tensor.handle(self.s).dtype
+        if fn is int and dtype.is_floating_point or fn is not bool and dtype.is_complex:
+            raise error  # NaN is no integer, and a complex number no real one
+        return defer(self.s, fn, [tensor], {}, error)
+
     def tensor_slot(self, cls, name: str) -> None:
         """Guard that a special method of tensors is PyTorch's own. Raises Unsupported where it is not."""
         raw = self.s.class_lookup(cls, name)[1]

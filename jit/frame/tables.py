@@ -11,7 +11,10 @@ calls: dict = {}
 functions: dict = {}          # Python function -> fn(s, args, kwargs) -> Value, instead of inlining it
 methods: dict = {}            # (class, name) of a C method of an object -> fn(s, value, args, kwargs) -> Value
 pure: set = set()             # C callables without effects: called for real on constants
-descriptors: dict = {}        # type of a C descriptor -> fn(s, owner, raw, name) -> Value
+# Class that has a ``__get__``, in C or better not followed -> fn(s, value, raw, name, class of the lookup) -> Value:
+descriptors: dict = {}        # of an object
+class_descriptors: dict = {}  # of a class
+module_attributes: dict = {}  # type of a descriptor of a class of modules -> fn(s, module, raw, name) -> Value
 tensor_attributes: dict = {}  # name -> fn(s, tensor) -> Value, before the tracer is asked
 tensor_setters: dict = {}     # name -> fn(s, tensor, value): an attribute of a tensor is set
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
@@ -36,7 +39,8 @@ wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_v
 on_code = _register(codes)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
-on_tensor_setter = _register(tensor_setters)
+on_tensor_setter, on_class_descriptor, on_module_attribute = (
+    _register(tensor_setters), _register(class_descriptors), _register(module_attributes))
 
 
 def add_pure(*callables: Callable) -> None:

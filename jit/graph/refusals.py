@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 _SAYS = re.compile(
-    r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match",
+    r"not (yet )?implement|(not|only) (intended to )?support.*(bool|complex|integ|float|dtype)|dtypes match|"
+    r"bool tensor is not supported",
     re.IGNORECASE)
 _SMALL = 1 << 12  # elements of all operands up to which they are made in their own sizes
 _EXACT = 1 << 16  # up to which they are where a call of smaller ones has raised

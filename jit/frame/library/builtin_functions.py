@@ -2,86 +2,55 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
-import types
 from typing import TYPE_CHECKING, Callable
 
-import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import protocols
 from ..operators import BINARY, COMPARE, DIVMOD
-from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.byte_arrays import ByteArrayValue
-from ..values.base import IMMUTABLE_TYPE, Raised, Value, lookup, type_name
+from ..values.base import Raised, Value, type_name
 from ..values.constant import Constant
 from ..values.numbers import DimValue, integer
-from ..values.containers import ContainerValue, ListValue, SequenceValue, TupleValue
-from ..values.mappings import DictValue
-from ..values.deferred import defer
-from ..values.numbers import FloatValue, compute
-from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, SuperValue
+from ..values.containers import ListValue, TupleValue
+from ..values.numbers import FloatValue
+from ..values.functions import SuperValue
 from ..values.iterators import (EnumerateIterator, FilterIterator, FunctionIterator,
-                                IteratorValue, MapIterator, SequenceIterator,
-                                ZipIterator)
-from ..values.objects import BuiltinMethod, ObjectValue
+                                MapIterator, ZipIterator)
+from ..values.objects import ObjectValue
 from ..values.slices import RangeValue, SliceValue
-from ..values.tensor import TensorValue
-from ..values.text import TensorText
 from .class_statements import class_of_three
 
 if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
 
-add_pure(abs, divmod, round, pow, ord, chr, hex, oct, bin, ascii, format,
-         hash, math.prod, str.maketrans, bytes.maketrans)
+add_pure(ord, chr, hex, oct, bin, math.prod, str.maketrans, bytes.maketrans)
 add_forbidden("print() writes to standard output", "print outside the compiled function", print)
 add_forbidden("input and files are not captured", "do it outside the compiled function", input, open, breakpoint)
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
 
 
-def class_of(s: Session, value: Value) -> type:
-    """``type(value)``, guarded."""
-    return value.pytype(s)
-
-
-def length_value(s: Session, value: Value) -> Value:
-    return integer(value.length(s))
-
-
 @on_call(len)
 def len_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    if isinstance(value, Constant) and not hasattr(value.value, "__len__"):
-        return s.fold(len, args, {})
-    if isinstance(value, (FunctionValue, MethodValue, BuiltinValue)) or isinstance(value, IteratorValue):
-        raise Raised(s.exception(TypeError(f"object of type '{type_name(class_of(s, value))}' has no len()")))
-    return length_value(s, value)
-
-
-def is_callable(s: Session, value: Value) -> bool:
-    if isinstance(value, (FunctionValue, MethodValue, BuiltinValue, ClassValue, BuiltinMethod)):
-        return True
-    if isinstance(value, ObjectValue):
-        return value.has_special(s, "__call__")
-    return lookup(class_of(s, value), "__call__")[0]
+    return integer(value.length(s))
 
 
 @on_call(callable)
 def callable_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(is_callable(s, args[0]))
+    return Constant(args[0].is_callable(s))
 
 
 @on_call(type)
 def type_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1:
         return class_of_three(s, args, kwargs)
-    return s.wrap_class(class_of(s, args[0]))
+    return s.wrap_class(args[0].pytype(s))
 
 
 class IdentityNumber(Constant):
@@ -153,21 +122,9 @@ def vars_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Raised(s.exception(TypeError("vars() argument must have __dict__ attribute"))) from None
 
 
-def names_of(cls) -> tuple:
-    return tuple(dir(cls))
-
-
 @on_call(dir)
 def dir_(s: Session, args, kwargs: dict[str, Value]):
-    if isinstance(args[0], Constant) or isinstance(args[0], ClassValue) and args[0].obj.__flags__ & IMMUTABLE_TYPE:
-        return s.fold(dir, args, {})
-    if isinstance(args[0], ClassValue) and id(args[0].obj) not in s.heap.templates:
-        ask = functools.partial(names_of, args[0].pin(s))
-        s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(ask()))
-        return s.from_python(list(ask()))
-    if isinstance(args[0], ContainerValue) and args[0].cls is args[0].builtin:
-        return s.from_python(dir(args[0].builtin))
-    raise Unsupported("dir() of an object", kind="attribute")
+    return args[0].attribute_names(s)
 
 
 @on_call(globals)
@@ -180,7 +137,7 @@ def iter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1:
         return args[0].iter(s)
     fn, sentinel = args
-    if not is_callable(s, fn):
+    if not fn.is_callable(s):
         # Its TypeError has other words in each version of Python.
         return s.fold(iter, [Constant(None), Constant(None)], {})
 
@@ -199,8 +156,7 @@ def next_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return value
     if len(args) > 1:
         return args[1]
-    result = getattr(it, "result", None)
-    stop = [] if result is None or (isinstance(result, Constant) and result.value is None) else [result]
+    stop = [] if it.result is None or it.result.is_none else [it.result]
     raise Raised(s.exception(StopIteration, stop))
 
 
@@ -231,33 +187,13 @@ def map_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(filter)
 def filter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn = args[0]
-    return FilterIterator(None if isinstance(fn, Constant) and fn.pytype(s) is type(None) else fn, args[1].iter(s))
+    return FilterIterator(None if fn.is_none else fn, args[1].iter(s))
 
 
 @on_call(reversed)
 def reversed_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    if isinstance(value, SequenceValue):
-        return SequenceIterator(value, len(value.load(s)) - 1, -1)
-    if isinstance(value, RangeValue):
-        return RangeValue(value.const(s)[::-1]).iter(s)
-    if isinstance(value, DictValue):
-        keys = [k for k, v in value.load(s).values()]
-        return SequenceIterator(keys[::-1])
-    if isinstance(value, ObjectValue):
-        if value.has_special(s, "__reversed__"):
-            return value.call_special(s, "__reversed__", [])
-        if not value.has_special(s, "__getitem__"):
-            raise Raised(s.exception(TypeError(f"'{type_name(value.pytype(s))}' object is not reversible")))
-        n = length_value(s, value).index(s)
-        return SequenceIterator([value.call_special(s, "__getitem__", [Constant(i)]) for i in reversed(range(n))])
-    if isinstance(value, (TensorValue,)):
-        raise Unsupported("reversed() of a tensor", kind="iterate")
-    if hasattr(value, "entries_view"):
-        return SequenceIterator(value.items_list(s)[::-1])
-    if value.is_const() and lookup(value.pytype(s), "__getitem__")[0]:
-        return SequenceIterator(value.items_list(s)[::-1])
-    return s.fold(reversed, args, {})
+    return value.backwards(s)
 
 
 @on_call(sorted)
@@ -287,12 +223,20 @@ class _Ranked:
         return protocols.rich_compare(self.s, COMPARE["<"], self.key, other.key).truth(self.s)
 
 
+def c_int(s: Session, value: Value) -> int:
+    """An argument that a C function takes as an ``int``."""
+    number = value.index(s)
+    if not -1 << 31 <= number < 1 << 31:
+        raise Raised(s.exception(OverflowError("Python int too large to convert to C int")))
+    return number
+
+
 def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value | None) -> tuple:
     """-> (the values as ``list.sort`` leaves them, the program's exception that ended it or None)."""
     backwards = False
     if reverse is not None:
-        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(reverse.index(s))
-    if key is not None and not (isinstance(key, Constant) and key.value is None):
+        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(c_int(s, reverse))
+    if key is not None and not key.is_none:
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
         keyed = [(v, v) for v in values]
@@ -321,7 +265,7 @@ def _extreme(symbol: str) -> Callable:
             if "default" in kwargs:
                 return kwargs["default"]
             return s.fold(max if symbol == ">" else min, [Constant(())], {})
-        if isinstance(key, Constant) and key.value is None:
+        if key is not None and key.is_none:
             key = None
         best, best_key = None, None
         for v in values:
@@ -337,10 +281,16 @@ on_call(max)(_extreme(">"))
 on_call(min)(_extreme("<"))
 
 
+_NOT_SUMMED = {str: "strings [use ''", bytes: "bytes [use b''", bytearray: "bytearray [use b''"}
+
+
 @on_call(sum)
 def sum_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     it = args[0].iter(s)
+    refused = next((why for cls, why in _NOT_SUMMED.items() if issubclass(total.pytype(s), cls)), None)
+    if refused is not None:
+        raise Raised(s.exception(TypeError(f"sum() can't sum {refused}.join(seq) instead]")))
     while (value := it.next(s)) is not None:
         total = protocols.binary_op(s, BINARY["+"], total, value)
     return total
@@ -366,49 +316,17 @@ def all_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(bool)
 def bool_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) == 1 and isinstance(args[0], TensorValue) and args[0].known(s) is None:
-        s.recording.tensor_slot(args[0].cls, "__bool__")
-        return defer(s, bool, args, kwargs, Unsupported("bool() of a tensor reads its value",
-            kind="data-dependent-value", hint="keep it a tensor, and use torch.where"))
-    return Constant(args[0].truth(s) if args else False)
+    return args[0].truth_value(s) if args else Constant(False)
 
 
 @on_call(int)
 def int_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) == 1 and isinstance(args[0], DimValue):
-        return args[0]
-    if len(args) == 1 and isinstance(args[0], TensorValue):
-        if args[0].known(s) is not None:
-            return args[0].getattr(s, "__int__").call(s, [], {})
-        error = Unsupported("int() of a tensor reads its value", kind="data-dependent-value", hint="keep it a tensor")
-        if args[0].handle(s).dtype.is_floating_point:
-            raise error  # NaN is no integer
-        return defer(s, int, args, kwargs, error)
-    if len(args) == 1 and isinstance(args[0], ObjectValue) and not isinstance(args[0], ContainerValue):
-        for name in ("__int__", "__index__"):
-            if args[0].has_special(s, name):
-                number = args[0].call_special(s, name, [])
-                cls = number.pytype(s)
-                if not issubclass(cls, int):
-                    raise Raised(s.exception(TypeError(f"{name} returned non-int (type {type_name(cls)})")))
-                return number if cls is int else s.fold(int, [number], {})
-    return s.fold(int, args, kwargs)
+    return s.fold(int, args, kwargs) if kwargs or len(args) != 1 else args[0].to_int(s)
 
 
 @on_call(float)
 def float_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and isinstance(args[0], TensorValue):
-        if args[0].known(s) is not None:
-            return args[0].getattr(s, "__float__").call(s, [], {})
-        return defer(s, float, args, kwargs, Unsupported("float() of a tensor reads its value",
-                                                         kind="data-dependent-value", hint="keep it a tensor"))
-    if len(args) == 1 and isinstance(args[0], FloatValue):
-        return args[0]
-    if len(args) == 1 and isinstance(args[0], DimValue):
-        return compute(s, float, args) or s.fold(float, args, kwargs)
-    if args and isinstance(args[0], ObjectValue) and args[0].has_special(s, "__float__"):
-        return args[0].call_special(s, "__float__", [])
-    return s.fold(float, args, kwargs)
+    return s.fold(float, args, kwargs) if kwargs or len(args) != 1 else args[0].to_float(s)
 
 
 on_call(complex)(lambda s, args, kwargs: s.fold(complex, args, kwargs))
@@ -422,23 +340,13 @@ def _as_plain(s: Session, value: Value) -> Value:
 @on_call(abs)
 def abs_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    if isinstance(value, TensorValue):
-        return s.torch_call(torch.abs, args, {})
-    if isinstance(value, ObjectValue):
-        return value.call_special(s, "__abs__", [])
-    return s.fold(abs, args, {})
+    return value.absolute(s)
 
 
 @on_call(round)
 def round_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if isinstance(args[0], TensorValue):
-        cls = args[0].pytype(s)
-        if not hasattr(cls, "__round__"):
-            raise Raised(s.exception(TypeError(f"type {type_name(cls)} doesn't define __round__ method")))
-        return s.torch_call(torch.round, args[:1], {} if len(args) == 1 else {"decimals": args[1]})
-    if isinstance(args[0], ObjectValue):
-        return args[0].call_special(s, "__round__", args[1:])
-    return s.fold(round, args, kwargs)
+    number, *digits = [*args, *(kwargs[name] for name in ("number", "ndigits") if name in kwargs)]
+    return number.rounded(s, digits)
 
 
 @on_call(pow)
@@ -456,101 +364,46 @@ def divmod_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(hash)
 def hash_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if isinstance(args[0], TensorValue):
-        return args[0].call_method(s, "__hash__")
-    if isinstance(args[0], ObjectValue) and args[0].user_special(s, "__hash__"):
-        return args[0].call_special(s, "__hash__", [])
-    if isinstance(args[0], ContainerValue) and not args[0].is_const() and not isinstance(args[0], TupleValue):
-        args[0].hash_key(s)  # raises for what cannot be hashed
-    if isinstance(args[0], TupleValue) and not args[0].is_const():
-        return Constant(hash(_plain_tuple(s, args[0])))
-    return s.fold(hash, args, {})
-
-
-def _plain_tuple(s: Session, value):
-    """A tuple, or a named one, as a plain tuple of constants: they hash alike."""
-    return tuple(_plain_tuple(s, v) for v in value.load(s)) if isinstance(value, TupleValue) else value.const(s)
+    (value,) = args
+    return value.hashed(s)
 
 
 @on_call(str)
 def str_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return Constant("")
-    return to_text(s, args[0], "__str__") if len(args) == 1 else s.fold(str, args, kwargs)
+    return args[0].text(s, "__str__") if len(args) == 1 and not kwargs else s.fold(str, args, kwargs)
 
 
 @on_call(repr)
 def repr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return to_text(s, args[0], "__repr__")
+    (value,) = args
+    return value.text(s, "__repr__")
 
 
-def to_text(s: Session, value: Value, method: str) -> Value:
-    """``str`` or ``repr`` of a value."""
-    if isinstance(value, ObjectValue) and not isinstance(value, (ContainerValue, ClassValue, FunctionValue)):
-        if issubclass(value.cls, BaseException) and not value.user_special(s, method):
-            return Constant(getattr(s.real_exception(value), method)())
-        if value.user_special(s, method):
-            return value.call_special(s, method, [])
-        if method == "__str__" and value.user_special(s, "__repr__"):
-            return value.call_special(s, "__repr__", [])
-        if issubclass(value.cls, types.SimpleNamespace):
-            return value.call_special(s, "__repr__", [])
-        raise Unsupported(f"the text of {value.describe()}", kind="format")
-    if isinstance(value, TensorValue):
-        return TensorText.of(s, value, "str" if method == "__str__" else "repr")
-    if isinstance(value, TensorText):
-        if method != "__str__":
-            value.const(s)
-        return value
-    if isinstance(value, ContainerValue) and value.cls is not value.builtin:
-        for name in (method, "__repr__"):
-            if value.user_special(s, name):
-                return value.call_special(s, name, [])
-    if isinstance(value, ContainerValue) and value.cls in (list, tuple, dict, set):
-        return Constant(container_text(s, value))
-    if value.is_const():
-        return s.fold(str if method == "__str__" else repr, [value], {})
-    raise Unsupported(f"the text of {value.describe()}", kind="format")
+@on_call(ascii)
+def ascii_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    return value.text(s, "__repr__").escaped(s)
 
 
-def container_text(s: Session, value: Value) -> str:
-    def text(v: Value) -> str:
-        return to_text(s, v, "__repr__").const(s)
-
-    if isinstance(value, DictValue):
-        return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.load(s).values()) + "}"
-    parts = [text(v) for v in value.items_list(s)]
-    if value.cls is list:
-        return "[" + ", ".join(parts) + "]"
-    if value.cls is tuple:
-        return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
-    return "{" + ", ".join(parts) + "}" if parts else "set()"
+CONVERSIONS = {None: lambda s, value: value, "str": lambda s, value: value.text(s, "__str__"),
+               "repr": lambda s, value: value.text(s, "__repr__"),
+               "ascii": lambda s, value: value.text(s, "__repr__").escaped(s)}
 
 
 def format_value(s: Session, value: Value, conversion: str | None, spec: Value) -> Value:
     """One replacement field of an f-string."""
-    if isinstance(value, TensorValue):
-        return TensorText.of(s, value, conversion, spec.const(s))
-    if conversion in ("repr", "ascii"):
-        value = to_text(s, value, "__repr__")
-        if conversion == "ascii":
-            value = Constant(value.const(s).encode("ascii", "backslashreplace").decode())
-    elif conversion == "str":
-        value = to_text(s, value, "__str__")
-    spec_text = spec.const(s)
-    if (isinstance(value, ObjectValue) and not isinstance(value, (ClassValue, ContainerValue))
-        and value.user_special(s, "__format__")):
-        return value.call_special(s, "__format__", [spec])
-    if not spec_text and not (isinstance(value, Constant) and isinstance(value.value, (str, int, float))):
-        return to_text(s, value, "__str__")
-    if value.is_const():
-        return s.fold(format, [value, spec], {})
-    raise Unsupported(f"formatting {value.describe()}", kind="format")
+    return CONVERSIONS[conversion](s, value).formatted(s, spec)
 
 
 @on_call(format)
 def format_(s: Session, args, kwargs: dict[str, Value]) -> Value:
-    return format_value(s, args[0], None, args[1] if len(args) > 1 else Constant(""))
+    value, spec = args if len(args) == 2 else (*args, Constant(""))
+    if not issubclass(spec.pytype(s), str):
+        shown = "None" if spec.is_none else type_name(spec.pytype(s))
+        raise Raised(s.exception(TypeError(f"format() argument 2 must be str, not {shown}")))
+    return value.formatted(s, spec)
 
 
 @on_call(object)

@@ -276,5 +276,5 @@ def returns_none(fn: Callable) -> bool:
 
 
 @on_descriptor(_LRU)
-def cached_method(s: Session, owner, raw, name: str) -> MethodValue:
-    return MethodValue(s.wrap_class_attr(owner.cls, name), owner)
+def cached_method(s: Session, owner, raw, name: str, cls: type) -> MethodValue:
+    return MethodValue(s.wrap_class_attr(cls, name), owner)

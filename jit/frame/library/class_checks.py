@@ -20,7 +20,6 @@ from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.functions import ClassValue
 from ..values.objects import ObjectValue, check_attributes
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -106,7 +105,7 @@ def has_members(s: Session, value: Value, protocol) -> bool:
             if not s.is_exception(raised.value, AttributeError):
                 raise
             return False
-        if isinstance(found, Constant) and found.value is None and callable(getattr(protocol, name, None)):
+        if found.is_none and callable(getattr(protocol, name, None)):
             return False
     return True
 
@@ -118,7 +117,7 @@ def protocol_instance(s: Session, value: Value, target) -> bool:
     if plain and s.inherits(value.pytype(s), target):
         return True
     obj = value.value if type(value) is Constant else getattr(value, "obj", None)
-    if obj is None and not (isinstance(value, Constant) and value.value is None) or value in s.heap.touched:
+    if obj is None and not value.is_none or value in s.heap.touched:
         if not isinstance(target, type):
             return answered(s, value.pytype(s), target)
         return has_members(s, value, target)
@@ -138,7 +137,7 @@ def parameter_instancecheck(s: Session, args: list[Value], kwargs: dict[str, Val
     target, value = args
     if s.inherits(value.pytype(s), target.const(s)):
         return Constant(True)
-    if not isinstance(value, TensorValue) or target.const(s) is not torch.nn.Parameter:
+    if not value.is_tensor or target.const(s) is not torch.nn.Parameter:
         return Constant(False)
     marked = value.own_attr(s, "_is_param")
     return Constant(marked is not None and marked.truth(s))
@@ -148,7 +147,7 @@ def parameter_instancecheck(s: Session, args: list[Value], kwargs: dict[str, Val
 def tensor_type_instancecheck(s: Session, target, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     """``isinstance(x, torch.FloatTensor)``: by dtype and device, as a tensor without elements says."""
     (value,) = args
-    if not isinstance(value, TensorValue):
+    if not value.is_tensor:
         return Constant(False)
     handle = value.handle(s)
     return Constant(isinstance(torch.empty(0, dtype=handle.type.dtype, device=handle.type.device), target.const(s)))
@@ -159,14 +158,13 @@ def tensor_type_instancecheck(s: Session, target, args: list[Value], kwargs: dic
 
 def is_instance(s: Session, value: Value, classes: Value) -> bool:
     """``isinstance`` with a class, a tuple of classes or a union."""
-    if isinstance(classes, TupleValue):
-        return any(is_instance(s, value, c) for c in classes.load(s))
+    several = alternatives(s, classes)
+    if several is not None:
+        return any(is_instance(s, value, c) for c in several)
     target = _target(s, classes, "isinstance() arg 2 must be a type, a tuple of types, or a union")
     cls = value.pytype(s)
     if cls is target:
         return True
-    if isinstance(target, types.UnionType):
-        return any(is_instance(s, value, s.wrap_class(c)) for c in _members(target))
     check = s.class_lookup(type(target), "__instancecheck__")[1]
     if getattr(check, "__module__", None) in _TYPING:
         return protocol_instance(s, value, target)
@@ -175,34 +173,34 @@ def is_instance(s: Session, value: Value, classes: Value) -> bool:
 
 def is_subclass(s: Session, cls, classes: Value) -> bool:
     """``issubclass`` with a class, a tuple of classes or a union."""
-    if isinstance(classes, TupleValue):
-        return any(is_subclass(s, cls, c) for c in classes.load(s))
+    several = alternatives(s, classes)
+    if several is not None:
+        return any(is_subclass(s, cls, c) for c in several)
     target = _target(s, classes, "issubclass() arg 2 must be a class, a tuple of classes, or a union")
-    if isinstance(target, types.UnionType):
-        return any(is_subclass(s, cls, s.wrap_class(c)) for c in _members(target))
     check = s.class_lookup(type(target), "__subclasscheck__")[1]
     if getattr(check, "__module__", None) in _TYPING or not isinstance(target, type):
         return answered(s, _class(s, cls), target)
     return _ask(s, check, "__subclasscheck__", target, cls)
 
 
-def _target(s: Session, classes: Value, refusal: str) -> type:
-    """The object that stands at the place of the class. Raises the program's TypeError for one that cannot."""
-    target = None
-    if classes.is_const() or getattr(classes, "obj", None) is not None:
-        target = classes.const(s) if classes.is_const() else classes.pin(s)
-    if isinstance(target, types.UnionType):
-        return target
-    alias = type(target).__module__ in _TYPING or type(target) is types.GenericAlias
-    if target is None or isinstance(classes, Constant) or not (isinstance(target, type) or alias):
-        raise Raised(s.exception(TypeError(refusal)))
-    return target
-
-
-def _members(union):
+def alternatives(s: Session, classes: Value) -> list[Value] | None:
+    """The members of a tuple or a union, any of which is enough; None for all else."""
+    if isinstance(classes, TupleValue):
+        return classes.load(s)
+    union = classes.real(s)
+    if type(union) is not types.UnionType:
+        return None
     if not all(isinstance(c, type) and not isinstance(c, types.GenericAlias) for c in union.__args__):
         raise Unsupported("a check against a union that holds something else than classes", kind="special-method")
-    return union.__args__
+    return [s.wrap_class(c) for c in union.__args__]
+
+
+def _target(s: Session, classes: Value, refusal: str) -> type:
+    """The object that stands at the place of the class. Raises the program's TypeError for one that cannot."""
+    target = classes.real(s)
+    if isinstance(target, (type, types.GenericAlias)) or type(target).__module__ in _TYPING:
+        return target
+    raise Raised(s.exception(TypeError(refusal)))
 
 
 def _ask(s: Session, check: object, name: str, target: type, value: Value) -> bool:

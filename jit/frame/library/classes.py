@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import Unsupported
+from .. import protocols
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
@@ -18,7 +19,6 @@ from ..values.mappings import DictValue, mapping_items
 from ..values.sets import SetValue
 from ..values.functions import CellValue, MethodValue, PartialValue
 from ..values.objects import ObjectValue
-from .builtin_functions import is_callable
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -46,36 +46,43 @@ on_call(set)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if arg
 on_call(frozenset)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else [], frozenset))
 
 
-def fill_dict(s: Session, target: DictValue, args: list[Value], kwargs: dict[str, Value]) -> list[tuple[Value, ...]]:
-    """``dict.update`` semantics on a new or real dict value."""
+def fill_dict(s: Session, cls: type, args: list[Value], kwargs: dict[str, Value]) -> list[tuple[Value, ...]]:
+    """The pairs with which ``update`` of a dict or an OrderedDict, ``cls``, is called."""
     pairs = []
     if args:
         source = args[0]
         if isinstance(source, DictValue) or isinstance(source, ObjectValue) and source.has_special(s, "keys"):
             pairs = mapping_items(s, source)
         else:
-            it = source.iter(s)
+            it, pair = source.iter(s), _ordered_pair if issubclass(cls, collections.OrderedDict) else _pair
             while (item := it.next(s)) is not None:
-                try:
-                    pair = item.items_list(s)
-                except Raised as raised:
-                    if s.is_exception(raised.value, TypeError):
-                        why = f"cannot convert dictionary update sequence element #{len(pairs)} to a sequence"
-                        raise Raised(s.exception(TypeError(why))) from None
-                    raise
-                if len(pair) != 2:
-                    raise Raised(s.exception(ValueError(f"dictionary update sequence element #{len(pairs)} has length "
-                                                        f"{len(pair)}; 2 is required")))
-                pairs.append(tuple(pair))
+                pairs.append(pair(s, item, len(pairs)))
     pairs += [(Constant(k), v) for k, v in kwargs.items()]
     return pairs
 
 
+def _pair(s: Session, item: Value, at: int) -> tuple:
+    refusal = f"cannot convert dictionary update sequence element #{at} to a sequence"
+    pair = protocols.iterate(s, item, refusal).items_list(s)
+    if len(pair) != 2:
+        raise Raised(s.exception(ValueError(
+            f"dictionary update sequence element #{at} has length {len(pair)}; 2 is required")))
+    return tuple(pair)
+
+
+def _ordered_pair(s: Session, item: Value, at: int) -> tuple:
+    pair = item.items_list(s)
+    if len(pair) > 2:
+        raise Raised(s.exception(ValueError("too many values to unpack (expected 2)")))
+    if len(pair) < 2:
+        raise Raised(s.exception(ValueError(f"need more than {len(pair)} value{'' if pair else 's'} to unpack")))
+    return tuple(pair)
+
+
 @on_call(dict)
-def dict_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value = DictValue({})
+def dict_(s: Session, args: list[Value], kwargs: dict[str, Value], cls: type = dict) -> Value:
     entries = {}
-    for k, v in fill_dict(s, value, args, kwargs):
+    for k, v in fill_dict(s, cls, args, kwargs):
         h = k.hash_key(s)
         entries[h] = (entries[h][0] if h in entries else k, v)
     return DictValue(entries)
@@ -83,7 +90,8 @@ def dict_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(collections.OrderedDict)
 def ordered_dict(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return DictValue(dict_(s, args, kwargs).entries, collections.OrderedDict)
+    cls = collections.OrderedDict
+    return DictValue(dict_(s, args, kwargs, cls).entries, cls)
 
 
 @on_call(collections.defaultdict)
@@ -113,7 +121,7 @@ def dict_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
 @on_call(functools.partial)
 def partial_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn, rest = args[0], list(args[1:])
-    if not is_callable(s, fn):
+    if not fn.is_callable(s):
         raise Raised(s.exception(TypeError("the first argument must be callable")))
     if isinstance(fn, PartialValue):
         return PartialValue(fn.fn, [*fn.args, *rest], {**fn.kwargs, **kwargs})

@@ -18,7 +18,7 @@ from ..values.mappings import DictValue, InstanceDict
 from ..values.sets import DictView, SetValue
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
-from .builtin_functions import sort_rows, to_text
+from .builtin_functions import sort_rows
 from .classes import fill_dict
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def sequence_index(v, s: Session, a: list[Value], k: dict[str, Value]) -> Consta
 
 
 def _plain_repr(s: Session, value):
-    return to_text(s, value, "__repr__").const(s)
+    return value.text(s, "__repr__").const(s)
 
 
 @method(list, "count")
@@ -358,7 +358,7 @@ def _bulk(v: Value | InstanceDict, s: Session, pairs: list[tuple[Value, ...]]) -
 @method(dict, "update")
 @method(collections.OrderedDict, "update")
 def dict_update(v: ObjectValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
-    pairs = fill_dict(s, v, a, k)
+    pairs = fill_dict(s, v.cls, a, k)
     if v.cls is not dict and v.user_special(s, "__setitem__") and v.cls.__mro__[1] is not dict:
         for key, value in pairs:
             v.setitem(s, key, value)
@@ -376,7 +376,7 @@ def dict_init(v: ObjectValue, s: Session, a: list[Value], k: dict[str, Value]) -
         a = a[1:]
     if issubclass(v.cls, collections.OrderedDict):
         return dict_update(v, s, a, k)
-    _bulk(v, s, fill_dict(s, v, a, k))
+    _bulk(v, s, fill_dict(s, v.cls, a, k))
     return NONE
 
 

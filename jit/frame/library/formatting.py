@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
+from .. import protocols
 from ..tables import on_method
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.mappings import DictValue
-from .builtin_functions import format_value, to_text
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -25,15 +25,15 @@ class Shown:
 
     def __str__(self) -> str:
         s, value = self._of
-        return to_text(s, value, "__str__").const(s)
+        return value.text(s, "__str__").const(s)
 
     def __repr__(self) -> str:
         s, value = self._of
-        return to_text(s, value, "__repr__").const(s)
+        return value.text(s, "__repr__").const(s)
 
     def __format__(self, spec) -> str:
         s, value = self._of
-        return format_value(s, value, None, Constant(spec)).const(s)
+        return value.formatted(s, Constant(spec)).const(s)
 
     def __getattr__(self, name: str) -> int:
         s, value = self._of
@@ -54,8 +54,8 @@ def percent(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> V
     """``text % value``."""
     text, (value,) = owner.const(s), args
     if isinstance(value, TupleValue):
-        operand = tuple(shown(s, v) for v in value.items_list(s))
-    elif isinstance(value, DictValue):
+        operand = tuple(shown(s, v) for v in value.load(s))
+    elif isinstance(value, DictValue) and value.pytype(s) is dict:
         operand = {k: shown(s, v) for k, (_, v) in value.load(s).items()}
         if any(not isinstance(k, str) for k in operand):
             raise Unsupported("% formatting with a dict whose keys are not text", kind="format")
@@ -73,7 +73,7 @@ def format_text(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) 
 @on_method((str, "join"), (bytes, "join"))
 def join(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not args[0].is_const():
-        args = [TupleValue(args[0].items_list(s))]
+        args = [TupleValue(protocols.iterate(s, args[0], "can only join an iterable").items_list(s))]
     return s.fold(owner.const(s).join, args, kwargs)
 
 

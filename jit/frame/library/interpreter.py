@@ -117,7 +117,7 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
     """``dispatch(cls)`` of a ``functools.singledispatch`` function: what its registry says now."""
     cells = dict(zip(fn.code.co_freevars, fn.cells(s)))
     token = cells["cache_token"].get(s)
-    if not (isinstance(token, Constant) and token.value is None):
+    if not token.is_none:
         raise Unsupported("singledispatch over an abstract class", kind="singledispatch")
     token.const(s)
     registry = cells["registry"].get(s)
@@ -129,6 +129,6 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
 
 
 @on_descriptor(functools.singledispatchmethod)
-def single_dispatch_method(s: Session, owner, raw, name: str) -> NoReturn:
+def single_dispatch_method(s: Session, owner, raw, name: str, cls: type) -> NoReturn:
     raise Unsupported("functools.singledispatchmethod", kind="singledispatch")
 

@@ -22,7 +22,7 @@ from ..values.constant import Constant
 from ..values.containers import ListValue, SequenceValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.sets import SetValue
-from ..values.objects import ObjectValue
+from ..values.objects import ObjectValue, has_plain_layout
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -337,6 +337,8 @@ def reduce_ex(s: Session, value: Value, args: list[Value], kwargs: dict[str, Val
         fn = _reduced_by_class
     elif s.class_lookup(cls, "__reduce__")[1] not in (object.__reduce__, set.__reduce__,
                                                       frozenset.__reduce__, collections.OrderedDict.__reduce__):
+        fn = None
+    elif fn is _reduced and not has_plain_layout(cls):
         fn = None
     if (fn is None or issubclass(cls, BaseException) or hasattr(cls, "__getnewargs_ex__")
         or not args or args[0].const(s) < 2):

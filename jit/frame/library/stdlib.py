@@ -97,6 +97,12 @@ def operator_delitem(s: Session, args: list[Value], kwargs: dict[str, Value]):
     return NONE
 
 
+def _only_argument(s: Session, cls: type, args: list[Value]) -> Value:
+    if len(args) != 1:
+        raise Raised(s.exception(TypeError(f"{cls.__name__} expected 1 argument, got {len(args)}")))
+    return args[0]
+
+
 class GetterValue(ObjectValue):
     """An ``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` made while capturing."""
 
@@ -105,7 +111,7 @@ class GetterValue(ObjectValue):
         self.args, self.kwargs = list(args), dict(kwargs)
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        (target,) = args
+        target = _only_argument(s, self.cls, args)
         if self.cls is operator.methodcaller:
             return target.call_method(s, self.args[0].const(s), self.args[1:], self.kwargs)
         if self.cls is operator.itemgetter:
@@ -133,19 +139,20 @@ def methodcaller_call(s: Session, getter, args: list[Value], kwargs: dict[str, V
     name, *rest = getter.pin(s).__reduce__()[1]
     if not isinstance(name, str):
         raise Unsupported("an operator.methodcaller with keyword arguments", kind="instantiate")
-    return args[0].call_method(s, name, [s.from_python(v) for v in rest])
+    return _only_argument(s, operator.methodcaller, args).call_method(s, name, [s.from_python(v) for v in rest])
 
 
 @on_method((operator.itemgetter, "__call__"))
 def itemgetter_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
     keys = getter.pin(s).__reduce__()[1]
-    values = [args[0].getitem(s, s.from_python(k)) for k in keys]
+    values = [_only_argument(s, operator.itemgetter, args).getitem(s, s.from_python(k)) for k in keys]
     return values[0] if len(values) == 1 else TupleValue(values)
 
 
 @on_method((operator.attrgetter, "__call__"))
 def attrgetter_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
-    values = [_attribute_path(s, args[0], path) for path in getter.pin(s).__reduce__()[1]]
+    target = _only_argument(s, operator.attrgetter, args)
+    values = [_attribute_path(s, target, path) for path in getter.pin(s).__reduce__()[1]]
     return values[0] if len(values) == 1 else TupleValue(values)
 
 
@@ -153,21 +160,6 @@ def attrgetter_call(s: Session, getter, args: list[Value], kwargs: dict[str, Val
 
 
 _OF_ITERABLES = {math.prod, math.fsum, math.dist, getattr(math, "sumprod", None)}
-
-
-def _rounded(s: Session, fn, number):
-    """``math.floor``, ``ceil`` or ``trunc`` of an object: by its own special method, and the first two else of it as a
-    float."""
-    special = f"__{fn.__name__}__"
-    if number.has_special(s, special):
-        return number.call_special(s, special, [])
-    shown = type_name(number.pytype(s))
-    if fn is math.trunc:
-        raise Raised(s.exception(TypeError(f"type {shown} doesn't define __trunc__ method")))
-    for name in ("__float__", "__index__"):
-        if number.has_special(s, name):
-            return s.fold(fn, [number.call_special(s, name, [])], {})
-    raise Raised(s.exception(TypeError(f"must be real number, not {shown}")))
 
 
 for _name in dir(math):
@@ -179,16 +171,15 @@ for _name in dir(math):
             else:
                 # Any list is refused with the same words.
                 args = [Constant([]) if isinstance(a, ListValue) and a.pytype(s) is list else a for a in args]
-            if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], ObjectValue):
-                return _rounded(s, fn, args[0])
-            if fn in (math.floor, math.ceil, math.trunc) and isinstance(args[0], DimValue):
-                return args[0]
             if fn in FUNCTIONS and not kwargs and any(isinstance(a, (FloatValue, DimValue)) for a in args):
                 result = compute(s, fn, args)
                 if result is not None:
                     return result
             return s.fold(fn, args, kwargs)
         on_call(_fn)(_math)
+
+for _fn in (math.floor, math.ceil, math.trunc):
+    on_call(_fn)(lambda s, args, kwargs, fn=_fn: args[0].integral(s, fn))
 
 # -- itertools -------------------------------------------------------------------------------------------------------
 
@@ -208,7 +199,7 @@ def _combinatoric(fn: type) -> None:
     def combine(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         n_iterables = len(args) if fn is itertools.product else 1
         pools = [a.items_list(s) for a in args[:n_iterables]]
-        rest = [a.index(s) for a in args[n_iterables:] if not (isinstance(a, Constant) and a.value is None)]
+        rest = [a.index(s) for a in args[n_iterables:] if not a.is_none]
         extra = {k: v.index(s) for k, v in kwargs.items()}
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
@@ -223,7 +214,7 @@ for _fn in (itertools.product, itertools.permutations, itertools.combinations, i
 
 @on_call(itertools.islice)
 def islice(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    bounds = [None if isinstance(a, Constant) and a.value is None else a.index(s) for a in args[1:]]
+    bounds = [None if a.is_none else a.index(s) for a in args[1:]]
     window = slice(*bounds)
     start, stop, step = window.start or 0, window.stop, window.step or 1
     it, state = args[0].iter(s), [0, start]
@@ -316,15 +307,10 @@ def starmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return FunctionIterator(next_value, itertools.starmap)
 
 
-def _no_function(s: Session, fn: Value) -> bool:
-    """Whether None is given in place of a function, guarded."""
-    return isinstance(fn, Constant) and fn.pytype(s) is type(None)
-
-
 for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"),
                    (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
-        None if mode == "filterfalse" and _no_function(s, args[0]) else args[0], args[1].iter(s), mode))
+        None if mode == "filterfalse" and args[0].is_none else args[0], args[1].iter(s), mode))
 
 
 @on_call(itertools.groupby)
@@ -332,7 +318,7 @@ def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
-        k = v if key is None or _no_function(s, key) else key.call(s, [v], {})
+        k = v if key is None or key.is_none else key.call(s, [v], {})
         if groups and protocols.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
@@ -355,12 +341,7 @@ def tee(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(functools.reduce)
 def reduce(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    try:
-        it = args[1].iter(s)
-    except Raised as raised:
-        if not s.is_exception(raised.value, TypeError):
-            raise
-        raise Raised(s.exception(TypeError("reduce() arg 2 must support iteration"))) from None
+    it = protocols.iterate(s, args[1], "reduce() arg 2 must support iteration")
     total = args[2] if len(args) > 2 else it.next(s)
     if total is None:
         raise Raised(s.exception(TypeError("reduce() of empty iterable with no initial value")))
@@ -370,7 +351,7 @@ def reduce(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @on_descriptor(type(collections.namedtuple("_Pair", "first second").first))
-def named_field(s: Session, owner: SequenceValue, raw: object, name: str) -> Value:
+def named_field(s: Session, owner: SequenceValue, raw: object, name: str, cls: type) -> Value:
     return owner.load(s)[raw.__reduce__()[1][0]]
 
 
@@ -406,7 +387,7 @@ add_pure(os.fspath, *(getattr(posixpath, n) for n in ("_path_normpath",) if hasa
 
 
 @on_descriptor(functools.cached_property)
-def cached_property_get(s: Session, owner: ObjectValue, raw: object, name: str) -> Value:
+def cached_property_get(s: Session, owner: ObjectValue, raw: object, name: str, cls: type) -> Value:
     value = s.wrap_raw(raw.func).call(s, [owner], {})
     owner.plain_setattr(s, raw.attrname, value)
     return value
@@ -464,7 +445,8 @@ def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})
-    if (type(value) is ObjectValue and not copyreg._slotnames(value.pytype(s))
+    if (type(value) is ObjectValue and not issubclass(value.cls, BaseException)
+        and not copyreg._slotnames(value.pytype(s))
         and not any(value.user_special(s, name) for name in _COPY_METHODS)):
         new = s.calls.allocate(value.pytype(s))
         for name in value.dict_names(s):
@@ -515,7 +497,7 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if (given or len(args) > 3 or not isinstance(message, Constant) or type(message.value) is not str
         or not isinstance(level, Constant) or type(level.value) is not int):
         refuse_warning(s)
-    if isinstance(category, Constant) and category.value is None:
+    if category.is_none:
         category = s.wrap_raw(UserWarning)
     if not isinstance(category, ClassValue) or not issubclass(category.pin(s), Warning):
         refuse_warning(s)

@@ -12,7 +12,6 @@ from ..source import Const
 from ..tables import new_value, on_function, on_method
 from ..values.base import Raised
 from ..values.containers import ListValue, TupleValue
-from ..values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -25,7 +24,8 @@ def plain(s: Session, value: Value) -> object:
         return tuple(plain(s, v) for v in value.items_list(s))
     if isinstance(value, ListValue):
         return [plain(s, v) for v in value.items_list(s)]
-    return value.pin(s) if isinstance(value, ObjectValue) and value.obj is not None else value.const(s)
+    known = value.real(s)
+    return value.const(s) if known is None else known
 
 
 @on_method((type, "__class_getitem__"))

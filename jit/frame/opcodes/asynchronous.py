@@ -11,7 +11,7 @@ from ..values.base import Raised
 from ..values.functions import ClassValue
 from ..values.generators import CoroutineValue, GeneratorValue
 from ..values.objects import ObjectValue
-from .exceptions import special_method
+from .exceptions import enter_context
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -31,7 +31,7 @@ def awaitable(s: Session, value: Value, text: str = "object {} can't be used in 
     if (isinstance(value, ClassValue) or isinstance(value, ObjectValue)
         and not value.has_special(s, "__await__") or value.is_const()):
         raise Raised(s.exception(TypeError(text.format(value.pytype(s).__name__))))
-    return special_method(s, value, "__await__").call(s, [], {})
+    return value.special(s, "__await__").call(s, [], {})
 
 
 @op("GET_AWAITABLE")
@@ -41,30 +41,23 @@ def get_awaitable(f: Frame, i: Instr) -> None:
 
 @op("BEFORE_ASYNC_WITH")
 def before_async_with(f: Frame, i: Instr) -> None:
-    manager = f.pop()
-    for name, what in (("__aenter__", ""), ("__aexit__", " (missed __aexit__ method)")):
-        cls = manager.pytype(f.s)
-        if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
-            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the asynchronous "
-                                                 f"context manager protocol{what}")))
-    f.push(special_method(f.s, manager, "__aexit__"))
-    f.push(special_method(f.s, manager, "__aenter__").call(f.s, [], {}))
+    enter_context(f, "__aenter__", "__aexit__", "the asynchronous context manager protocol")
 
 
 @op("GET_AITER")
 def get_aiter(f: Frame, i: Instr) -> None:
     iterable = f.pop()
-    if not isinstance(iterable, ObjectValue) or not iterable.has_special(f.s, "__aiter__"):
+    if not iterable.has_special(f.s, "__aiter__"):
         raise Unsupported(f"asynchronous iteration over {iterable.describe()}", kind="async")
-    f.push(special_method(f.s, iterable, "__aiter__").call(f.s, [], {}))
+    f.push(iterable.special(f.s, "__aiter__").call(f.s, [], {}))
 
 
 @op("GET_ANEXT")
 def get_anext(f: Frame, i: Instr) -> None:
     iterator = f.stack[-1]
-    if not isinstance(iterator, ObjectValue) or not iterator.has_special(f.s, "__anext__"):
+    if not iterator.has_special(f.s, "__anext__"):
         raise Unsupported(f"asynchronous iteration over {iterator.describe()}", kind="async")
-    f.push(awaitable(f.s, special_method(f.s, iterator, "__anext__").call(f.s, [], {}),
+    f.push(awaitable(f.s, iterator.special(f.s, "__anext__").call(f.s, [], {}),
                      "'async for' received an invalid object from __anext__: {}"))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.containers import ListValue, TupleValue
+from ..values.containers import TupleValue
 from ..values.mappings import DictValue, mapping_items
 from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
 from ..values.generators import no_stop_iteration
@@ -46,7 +46,7 @@ def call_directly(s: Session, callee: Value, args: list[Value], kwargs: dict[str
         cls = callee.pytype(s)
         found, raw, owner = s.class_lookup(cls, "__call__")
         if isinstance(raw, types.FunctionType):
-            callee = callee.bind(s, raw, "__call__", owner)
+            callee = callee.bind(s, raw, "__call__")
     while type(callee) is MethodValue:
         args = [callee.owner, *args]
         callee = callee.fn
@@ -78,7 +78,7 @@ def call_function_ex(f: Frame, i: Instr) -> None:
                 raise Raised(f.s.exception(TypeError("keywords must be strings")))
             kwargs[name] = value
     packed = f.pop()
-    if not isinstance(packed, (TupleValue, ListValue)) and not hasattr(packed.pytype(f.s), "__iter__"):
+    if not packed.has_slot(f.s, "__iter__"):
         raise Unsupported(f"{packed.describe()} after * in a call", kind="argument-error")
     callee, null = f.pop(), f.pop()
     args = packed.items_list(f.s)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..executor import op
 from ..library.builtin_functions import format_value
-from ..values.base import Raised, lookup, type_name
+from ..values.base import Raised, is_sequence, type_name
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue, dict_of_pairs, mapping_items
@@ -90,7 +90,7 @@ def list_extend(f: Frame, i: Instr) -> None:
     except Raised as raised:
         if f.s.is_exception(raised.value, TypeError):
             cls = value.pytype(f.s)
-            if not lookup(cls, "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
+            if not value.has_slot(f.s, "__iter__") and not is_sequence(cls):
                 raise Raised(f.s.exception(TypeError(
                     f"Value after * must be an iterable, not {type_name(cls)}"))) from None
         raise
@@ -171,10 +171,8 @@ def unpack(s: Session, source: Value, n: int) -> list[Value]:
         it = source.iter(s)
     except Raised as raised:
         cls = source.pytype(s)
-        if s.is_exception(raised.value, TypeError) and not lookup(cls,
-                                                                  "__iter__")[0] and not lookup(cls, "__getitem__")[0]:
-            raise Raised(s.exception(TypeError(
-                f"cannot unpack non-iterable {type_name(source.pytype(s))} object"))) from None
+        if s.is_exception(raised.value, TypeError) and not source.has_slot(s, "__iter__") and not is_sequence(cls):
+            raise Raised(s.exception(TypeError(f"cannot unpack non-iterable {type_name(cls)} object"))) from None
         raise
     values = []
     for k in range(n):
@@ -194,7 +192,7 @@ def unpack_ex(f: Frame, i: Instr) -> None:
     try:
         values = source.items_list(f.s)
     except Raised as raised:
-        if (lookup(source.pytype(f.s), "__iter__")[0] or lookup(source.pytype(f.s), "__getitem__")[0]
+        if (source.has_slot(f.s, "__iter__") or is_sequence(source.pytype(f.s))
             or not f.s.is_exception(raised.value, TypeError)):
             raise
         raise Raised(f.s.exception(TypeError(

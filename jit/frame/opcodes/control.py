@@ -46,16 +46,9 @@ def pop_jump_if_false(f: Frame, i: Instr) -> int | None:
 
 def is_none(f: Frame, value: Value) -> bool:
     """``value is None``, guarded."""
-    if isinstance(value, Constant):
-        if value.value is None:
-            value.const(f.s)
-            return True
-        if value.source is not None:
-            value.pytype(f.s)
-        return False
     if value.source is not None:
         value.pytype(f.s)
-    return False
+    return value.is_none
 
 
 @op("POP_JUMP_IF_NONE")
@@ -125,7 +118,7 @@ def send(f: Frame, i: Instr) -> int | None:
     if isinstance(receiver, GeneratorValue):
         value = receiver.resume(f.s, sent)
         result = receiver.result
-    elif isinstance(sent, Constant) and sent.value is None:
+    elif sent.is_none:
         result = Constant(None)
         if isinstance(receiver, IteratorValue):
             value = receiver.next(f.s)

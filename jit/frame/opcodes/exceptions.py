@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
 from ..executor import op
-from ..values.base import Raised
+from ..values.base import Raised, type_name
 from ..values.constant import Constant, Previous
 from ..values.containers import TupleValue
 from ..values.functions import ClassValue
@@ -79,23 +79,18 @@ def check_exc_match(f: Frame, i: Instr) -> None:
 
 @op("BEFORE_WITH")
 def before_with(f: Frame, i: Instr) -> None:
+    enter_context(f, "__enter__", "__exit__", "the context manager protocol")
+
+
+def enter_context(f: Frame, enter: str, leave: str, protocol: str) -> None:
+    """Push the bound method that leaves the context of a manager, and what entering it gives."""
     manager = f.pop()
-    for name, what in (("__enter__", ""), ("__exit__", " (missed __exit__ method)")):
-        cls = manager.pytype(f.s)
-        if not (manager.has_special(f.s, name) if isinstance(manager, ObjectValue) else hasattr(cls, name)):
-            raise Raised(f.s.exception(TypeError(f"'{cls.__qualname__}' object does not support the context manager "
-                                                 f"protocol{what}")))
-    exit_method = special_method(f.s, manager, "__exit__")
-    result = special_method(f.s, manager, "__enter__").call(f.s, [], {})
-    f.push(exit_method)
-    f.push(result)
-
-
-def special_method(s: Session, manager: Value, name: str) -> Value:
-    if isinstance(manager, ObjectValue):
-        found, raw, owner = s.class_lookup(manager.pytype(s), name)
-        return manager.bind(s, raw, name, owner)
-    return manager.getattr(s, name)
+    for name, what in ((enter, ""), (leave, f" (missed {leave} method)")):
+        if not manager.has_slot(f.s, name):
+            raise Raised(f.s.exception(TypeError(
+                f"'{type_name(manager.pytype(f.s))}' object does not support {protocol}{what}")))
+    f.push(manager.special(f.s, leave))
+    f.push(manager.special(f.s, enter).call(f.s, [], {}))
 
 
 @op("WITH_EXCEPT_START")

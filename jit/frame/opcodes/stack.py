@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ...errors import Unsupported
 from .. import protocols
 from ..executor import NULL, op
-from ..library.builtin_functions import length_value
 from ..operators import BINARY, COMPARE, INPLACE, UNARY
 from ..values.base import lookup
 from ..values.constant import Constant
@@ -135,4 +134,4 @@ def store_slice(f: Frame, i: Instr) -> None:
 
 @op("GET_LEN")
 def get_len(f: Frame, i: Instr) -> None:
-    f.push(length_value(f.s, f.stack[-1]))
+    f.push(f.s.integer(f.stack[-1].length(f.s)))

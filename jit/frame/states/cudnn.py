@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import devices, torch_private
-from ..tables import on_descriptor
+from ..tables import on_module_attribute
 from ..tracked_state import calls_library, part, switch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ for _name, _functions in torch_private.cudnn_switches.items():
            guard=part("switches") if _name in ("enabled", "benchmark") else None)
 
 
-@on_descriptor(torch.backends.ContextProp)
+@on_module_attribute(torch.backends.ContextProp)
 def context_property(s: Session, owner, raw, name):
     """A property of such a module: what it asks."""
     return s.calls.call_builtin(raw.getter, [], {})

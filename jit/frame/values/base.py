@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Unsupported
@@ -59,6 +59,9 @@ class Value:
     is_set = is_mapping = False  # what operators of sets, and of dicts, take
     handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
+    is_tensor = False
+    is_none = False  # not yet a fact of a value from outside
+    result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
     def pytype(self, s: Session) -> type:
         """The exact Python type, guarded if the value came from outside."""
@@ -74,6 +77,10 @@ class Value:
 
     def getattr(self, s: Session, name: str) -> Value:
         raise Unsupported(f"attribute {name!r} of {self.describe()}", kind="attribute")
+
+    def real(self, s: Session) -> object:
+        """The object itself, which becomes a fact, where it may stand for a class or a type; None for all else."""
+        return None
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         raise Unsupported(f"setting attribute {name!r} of {self.describe()}", kind="attribute")
@@ -99,8 +106,7 @@ class Value:
         if not lookup(cls, "__delitem__")[0]:
             if type(lookup(cls, "__setitem__")[1]) is types.FunctionType:  # one slot serves both
                 raise Raised(s.exception(AttributeError("__delitem__")))
-            as_sequence = (issubclass(cls, (tuple, str, bytes, range, set, frozenset))
-                           or is_made_by_program(cls))
+            as_sequence = cls.__flags__ & HEAP_TYPE or lookup(cls, "__len__")[0]
             verb = "doesn't" if as_sequence and key.has_index(s) else "does not"
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object {verb} support item deletion")))
         self.call_special(s, "__delitem__", [key])
@@ -113,12 +119,25 @@ class Value:
     def next(self, s: Session) -> Value | None:
         raise Unsupported(f"next() of {self.describe()}", kind="iterate")
 
+    def backwards(self, s: Session) -> Value:
+        """``reversed(self)``."""
+        cls = self.pytype(s)
+        if not (lookup(cls, "__reversed__")[0] or lookup(cls, "__getitem__")[0]):
+            raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object is not reversible")))
+        raise Unsupported(f"reversed() of {self.describe()}", kind="iterate")
+
     def length(self, s: Session) -> IntExpr:
         """``len`` as an int or a Dim."""
+        cls = self.pytype(s)
+        if not lookup(cls, "__len__")[0]:
+            raise Raised(s.exception(TypeError(special_error(cls, "__len__"))))
         raise Unsupported(f"len() of {self.describe()}", kind="special-method")
 
     def truth(self, s: Session) -> bool:
         return True
+
+    def is_callable(self, s: Session) -> bool:
+        return lookup(self.pytype(s), "__call__")[0]
 
     def contains(self, s: Session, item: Value) -> bool | None:
         """``item in self``; None where only a walk over the elements tells."""
@@ -162,6 +181,55 @@ class Value:
         """Whether its class is a proper subclass of the other's."""
         return False
 
+    # -- conversions, of which builtin functions are made: what Python itself does with a constant
+
+    def truth_value(self, s: Session) -> Value:
+        """``bool(self)``, which a branch does not need yet."""
+        return s.from_python(self.truth(s))
+
+    def to_int(self, s: Session) -> Value:
+        return s.fold(int, [self], {})
+
+    def to_float(self, s: Session) -> Value:
+        return s.fold(float, [self], {})
+
+    def absolute(self, s: Session) -> Value:
+        return s.fold(abs, [self], {})
+
+    def rounded(self, s: Session, digits: list[Value]) -> Value:
+        """``round(self, *digits)``."""
+        return s.fold(round, [self, *digits], {})
+
+    def integral(self, s: Session, fn: Callable) -> Value:
+        """``math.floor``, ``ceil`` or ``trunc``, ``fn``."""
+        return s.fold(fn, [self], {})
+
+    def hashed(self, s: Session) -> Value:
+        """``hash(self)``."""
+        return s.fold(hash, [self], {})
+
+    def text(self, s: Session, method: str) -> Value:
+        """``str`` or ``repr`` by the name of the method."""
+        if self.is_const():
+            return s.fold(str if method == "__str__" else repr, [self], {})
+        raise Unsupported(f"the text of {self.describe()}", kind="format")
+
+    def escaped(self, s: Session) -> Value:
+        """What ``ascii`` makes of a text."""
+        return s.from_python(self.const(s).encode("ascii", "backslashreplace").decode())
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        """``format(self, spec)``."""
+        if not spec.const(s):
+            return self.text(s, "__str__")
+        if self.is_const():
+            return s.fold(format, [self, spec], {})
+        raise Unsupported(f"formatting {self.describe()}", kind="format")
+
+    def attribute_names(self, s: Session) -> Value:
+        """``dir(self)``."""
+        raise Unsupported("dir() of an object", kind="attribute")
+
     # -- numbers
 
     def has_index(self, s: Session) -> bool:
@@ -189,6 +257,28 @@ class Value:
     def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         """Call a special method, looked up on the type."""
         raise Unsupported(f"{name} of {self.describe()}", kind="special-method")
+
+    def special(self, s: Session, name: str) -> Value:
+        """A special method that its type has, bound to it."""
+        return self.getattr(s, name)
+
+    def bound_builtin(self, s: Session, raw: object) -> Value:
+        """A method that is implemented in C, by its descriptor."""
+        raise Unsupported(f"a method of {self.describe()} through super()", kind="super")
+
+    def slot(self, s: Session, raw: object, name: str) -> Value:
+        """What is in a slot, a member of its C structure."""
+        raise Unsupported(f"attribute {name!r} of {self.describe()} through super()", kind="super")
+
+    getset = slot  # what a property in C gives
+
+    def has_slot(self, s: Session, name: str) -> bool:
+        """Whether its class has a special method, or has it set to None."""
+        return s.class_lookup(self.pytype(s), name)[0]
+
+    def has_special(self, s: Session, name: str) -> bool:
+        found, raw, owner = s.class_lookup(self.pytype(s), name)
+        return found and raw is not None
 
     def items_list(self, s: Session) -> list[Value]:
         """All elements in iteration order, as a Python list."""
@@ -270,6 +360,11 @@ def lookup(cls: type, name: str) -> tuple[bool, object, type | None]:
         if name in c.__dict__:
             return True, c.__dict__[name], c
     return False, None, None
+
+
+def is_sequence(cls: type) -> bool:
+    """``PySequence_Check``: whether it has ``__getitem__``, and that is not a mapping's alone."""
+    return lookup(cls, "__getitem__")[0] and (is_made_by_program(cls) or lookup(cls, "__len__")[0])
 
 
 def special_error(cls: type, name: str) -> str:

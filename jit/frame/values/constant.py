@@ -91,11 +91,24 @@ class Constant(Value):
     def instance_key(self, s: Session) -> tuple | tuple[str, int]:
         return self.hash_key(s)
 
+    @property
+    def is_none(self) -> bool:
+        return self.value is None
+
     def length(self, s: Session) -> int:
         try:
             return len(self.const(s))
         except TypeError as error:
             raise Raised(s.exception(error)) from None
+
+    def backwards(self, s: Session) -> Value:
+        return s.iterate([s.from_python(v) for v in s.really(reversed, self.const(s))])
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        return s.fold(format, [self, spec], {})
+
+    def attribute_names(self, s: Session) -> Value:
+        return s.fold(dir, [self], {})
 
     def getattr(self, s: Session, name: str) -> Value:
         value = self.const(s)

@@ -12,12 +12,12 @@ import torch
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
-from ..protocols import rich_compare, same_or_equal
+from ..protocols import iterate, rich_compare, same_or_equal
 from .base import Raised, Value, is_made_by_program, type_name
 from .c_methods import METHODS, arity, refuse_arguments
 from .constant import Constant, is_leaf, repeat_count
 from .iterators import SequenceIterator
-from .objects import ObjectValue
+from .objects import HashedAs, ObjectValue
 from .slices import SliceValue
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ..operators import Binary, Comparison
     from ..session import Session
     from ..source import Source
-    from .objects import SymbolicKey
+
+
+SHOWN = {list: "[{}]", tuple: "({})", dict: "{{{}}}", set: "{{{}}}"}
 
 
 class ContainerValue(ObjectValue):
@@ -58,7 +60,7 @@ class ContainerValue(ObjectValue):
 
     def iter(self, s: Session) -> Value:
         if self.by_class(s, "__iter__"):
-            return self.call_special(s, "__iter__", [])
+            return super().iter(s)
         return self.plain_iter(s)
 
     def length(self, s: Session) -> IntExpr:
@@ -66,9 +68,31 @@ class ContainerValue(ObjectValue):
             return super().length(s)
         return self.plain_length(s)
 
+    def backwards(self, s: Session) -> Value:
+        if self.by_class(s, "__reversed__") or self.cls is not self.builtin and not self.has_special(s, "__reversed__"):
+            return super().backwards(s)
+        return self.plain_backwards(s)
+
+    def plain_backwards(self, s: Session) -> Value:
+        return super().backwards(s)
+
+    def text(self, s: Session, method: str) -> Value:
+        if self.cls is not self.builtin:
+            for name in (method, "__repr__"):
+                if self.user_special(s, name):
+                    return super().text(s, name)
+        return Constant(self.plain_text(s)) if self.cls in SHOWN else Value.text(self, s, method)
+
+    def plain_text(self, s: Session) -> str:
+        """The text of one of a builtin class."""
+        return SHOWN[self.cls].format(", ".join(v.text(s, "__repr__").const(s) for v in self.items_list(s)))
+
+    def attribute_names(self, s: Session) -> Value:
+        return s.from_python(dir(self.builtin)) if self.cls is self.builtin else super().attribute_names(s)
+
     def truth(self, s: Session) -> bool:
         if self.cls is not self.builtin:
-            return super().truth(s) if self.user_special(s, "__bool__") else bool(self.length(s) != 0)
+            return super().truth(s)
         if not self.is_untouched:
             return bool(self.plain_length(s) != 0)
         self.pytype(s)
@@ -213,6 +237,9 @@ class SequenceValue(ContainerValue):
         self.load(s)
         return SequenceIterator(self)
 
+    def plain_backwards(self, s: Session) -> Value:
+        return SequenceIterator(self, len(self.load(s)) - 1, -1)
+
     def items_list(self, s: Session) -> list[Value]:
         if self.cls is self.builtin:
             return list(self.load(s))
@@ -224,6 +251,9 @@ class SequenceValue(ContainerValue):
     def position(self, s: Session, key: Value) -> int:
         index = key.index(s)
         n = len(self.load(s))
+        if not -1 << 63 <= index < 1 << 63:
+            raise Raised(s.exception(IndexError(
+                f"cannot fit '{type_name(key.pytype(s))}' into an index-sized integer")))
         if not -n <= index < n:
             raise Raised(s.exception(IndexError(f"{self.builtin.__name__} index out of range")))
         return index % n
@@ -288,15 +318,10 @@ class ListValue(SequenceValue):
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         elements = self.load(s)
         if isinstance(key, SliceValue):
-            new = list(elements)
-            try:
-                it = value.iter(s)
-            except Raised as raised:
-                if not s.is_exception(raised.value, TypeError):
-                    raise
-                extended = not (isinstance(key.parts[2], Constant) and key.parts[2].const(s) in (None, 1))
-                raise Raised(s.exception(TypeError("must assign iterable to extended slice" if extended
-                                                   else "can only assign an iterable"))) from None
+            new, step = list(elements), key.parts[2]
+            extended = not (isinstance(step, Constant) and step.const(s) in (None, 1))
+            it = iterate(s, value, "must assign iterable to extended slice" if extended
+                         else "can only assign an iterable")
             values = value.items_list(s) if isinstance(value, ContainerValue) else it.items_list(s)
             try:
                 new[key.as_slice(s)] = values
@@ -348,9 +373,6 @@ class ListValue(SequenceValue):
         s.set_elements(self, new)
         self.changed(s, list.__delitem__, [key if isinstance(key, SliceValue) else Constant(index)])
 
-    def hash_key(self, s: Session) -> SymbolicKey:
-        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
-
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
@@ -396,6 +418,15 @@ class TupleValue(SequenceValue):
     def lower(self, s: Session) -> Any:
         items = [v.lower(s) for v in self.items_list(s)]
         return torch.Size(items) if self.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
+
+    def plain_text(self, s: Session) -> str:
+        text = super().plain_text(s)
+        return text[:-1] + ",)" if len(self.load(s)) == 1 else text
+
+    def hashed(self, s: Session) -> Value:
+        if self.user_special(s, "__hash__"):
+            return super().hashed(s)
+        return Constant(hash(tuple(HashedAs(v.hashed(s).const(s)) for v in self.load(s))))
 
     def hash_key(self, s: Session) -> tuple[int | str | None, int | torch.dtype | None]:
         if self.cls not in (tuple, torch.Size) and self.user_special(s, "__hash__"):
@@ -448,12 +479,22 @@ class DequeValue(SequenceValue):
         self.changed(s, collections.deque.__imul__, [times])
         return self
 
+    def plain_getitem(self, s: Session, key: Value) -> Value:
+        self.check_index(s, key)
+        return super().plain_getitem(s, key)
+
+    def check_index(self, s: Session, key: Value) -> None:
+        if not key.has_index(s):
+            raise Raised(s.exception(TypeError(
+                f"sequence index must be integer, not '{type_name(key.pytype(s))}'")))
+
     def trimmed(self, elements: list[Value], left: bool = False) -> list[Value]:
         if self.maxlen is not None and len(elements) > self.maxlen:
             return elements[: self.maxlen] if left else elements[len(elements) - self.maxlen:]
         return elements
 
     def plain_setitem(self, s: Session, key: Value, value) -> None:
+        self.check_index(s, key)
         new = list(self.load(s))
         index = key.index(s)
         if not -len(new) <= index < len(new):

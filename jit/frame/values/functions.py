@@ -12,10 +12,12 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
 from .. import tables
+from ..tables import on_class_descriptor, on_descriptor
 from ..protocols import same_or_equal
 from .base import IMMUTABLE_TYPE, Raised, Value, lookup, type_name
 from .constant import Constant
-from .objects import DELETED, BuiltinMethod, ObjectValue
+from .descriptors import through_class, through_object
+from .objects import DELETED, ObjectValue
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -285,7 +287,7 @@ class FunctionGet(Value):
         self.fn = fn
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if args and not (isinstance(args[0], Constant) and args[0].value is None):
+        if args and not args[0].is_none:
             return s.bound_method(self.fn, args[0])
         return self.fn
 
@@ -331,6 +333,10 @@ class MethodValue(Value):
 
     def describe(self) -> str:
         return f"method {self.fn.describe()}"
+
+
+def names_of(cls) -> tuple:
+    return tuple(dir(cls))
 
 
 _OF_CLASSES = ("__name__", "__qualname__", "__module__", "__doc__", "__mro__",
@@ -397,15 +403,15 @@ class ClassValue(ObjectValue):
             return self.field(s, name)
         meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
         if meta_found and s.lookups.is_data_descriptor(meta_raw):
-            return self.meta_bind(s, meta_raw, name)
+            return self.bind(s, meta_raw, name)
         written = s.lookups.written_on_class(cls, name)
         if written is not None:
             return written
         found, raw, owner = s.class_lookup(cls, name)
         if found:
-            return self.class_bind(s, raw, name, owner)
+            return through_class(s, self, raw, name, cls)
         if meta_found:
-            return self.meta_bind(s, meta_raw, name)
+            return self.bind(s, meta_raw, name)
         g = s.class_lookup(type(cls), "__getattr__")
         if g[0]:
             return s.bound_method(s.wrap_class_attr(type(cls), "__getattr__"), self).call(s, [Constant(name)], {})
@@ -416,27 +422,10 @@ class ClassValue(ObjectValue):
             text = str(error)
         raise Raised(s.exception(AttributeError(text, name=name)))
 
-    def meta_bind(self, s: Session, raw: object, name: str):
-        """An attribute of the metaclass seen through the class: the descriptor protocol."""
-        meta = type(self.obj)
-        if isinstance(raw, types.FunctionType):
-            return s.bound_method(s.wrap_class_attr(meta, name), self)
-        if isinstance(raw, property):
-            return s.wrap_raw(raw.fget).call(s, [self], {})
-        if isinstance(raw, (classmethod, staticmethod)):
-            return s.lookups.bind_static(raw, meta, name, self)
-        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-            return BuiltinMethod(self, raw)
-        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            return s.from_python(getattr(self.obj, name))
-        getter = s.class_lookup(type(raw), "__get__")[1]
-        if isinstance(getter, types.FunctionType):
-            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(meta, name),
-                                                                    self, s.wrap_class(meta)], {})
-        if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of metaclass {meta.__name__}",
-                              kind="descriptor")
-        return s.wrap_class_attr(meta, name)
+    def slot(self, s: Session, raw: object, name: str) -> Value:
+        return s.from_python(getattr(self.obj, name))
+
+    getset = slot
 
     def field(self, s: Session, name: str) -> Value:
         """What CPython itself keeps of every class."""
@@ -455,24 +444,6 @@ class ClassValue(ObjectValue):
         else:
             s.guards.add(src.GetAttr(src.Const(cls, cls.__qualname__), name), facts.identity(value))
         return s.from_python(value)
-
-    def class_bind(self, s: Session, raw: object, name: str, owner: type) -> Value:
-        cls = self.obj
-        if isinstance(raw, (classmethod, staticmethod)):
-            return s.lookups.bind_static(raw, cls, name, owner)
-        if isinstance(raw, types.FunctionType):
-            return s.wrap_class_attr(cls, name)
-        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
-            if isinstance(raw, types.ClassMethodDescriptorType):
-                return BuiltinValue(getattr(cls, name))
-            return BuiltinValue(raw)
-        if isinstance(raw, (property, types.MemberDescriptorType, types.GetSetDescriptorType)):
-            return s.heap.opaque(raw, src.ClassAttr(src.Const(cls), name))
-        getter = s.class_lookup(type(raw), "__get__")[1]
-        if isinstance(getter, types.FunctionType):
-            return s.wrap_class_attr(type(raw), "__get__").call(s, [s.wrap_class_attr(cls, name), Constant(None), self],
-                                                                {})
-        return s.wrap_class_attr(cls, name)
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         """``cls.name = value`` for plain data; later reads of this capture see it through ``Session.class_written``."""
@@ -516,8 +487,15 @@ class ClassValue(ObjectValue):
     def contains(self, s: Session, item: Value) -> bool:
         return s.fold(operator.contains, [self, item], {}).truth(s)
 
-    def truth(self, s: Session) -> bool:
-        return True
+    def attribute_names(self, s: Session) -> Value:
+        cls = self.pin(s)
+        if cls.__flags__ & IMMUTABLE_TYPE:
+            return s.fold(dir, [self], {})
+        if id(cls) in s.heap.templates:
+            return super().attribute_names(s)
+        ask = functools.partial(names_of, cls)
+        s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(ask()))
+        return s.from_python(list(ask()))
 
     def emit(self, e: Emitter) -> None:
         made = e.session.heap.templates.get(id(self.obj))
@@ -528,6 +506,21 @@ class ClassValue(ObjectValue):
 
     def describe(self) -> str:
         return f"class {self.obj.__module__}.{self.obj.__qualname__}"
+
+
+@on_descriptor(types.ClassMethodDescriptorType)
+def builtin_of_type(s: Session, value: Value, raw: types.ClassMethodDescriptorType, name: str, cls: type) -> Value:
+    return BuiltinValue(raw.__get__(None, value.pytype(s)))
+
+
+@on_class_descriptor(types.ClassMethodDescriptorType)
+def builtin_of_class(s: Session, value: Value, raw: types.ClassMethodDescriptorType, name: str, cls: type) -> Value:
+    return BuiltinValue(raw.__get__(None, value.obj))
+
+
+@on_class_descriptor(types.MethodDescriptorType, types.WrapperDescriptorType)
+def builtin_itself(s: Session, value: Value, raw: object, name: str, cls: type) -> Value:
+    return BuiltinValue(raw)
 
 
 class BuiltinValue(Value):
@@ -636,7 +629,7 @@ class PyModuleValue(Value):
         s.guards.add(src.Const(module, module.__name__), facts.TypeIs(type(module)))
         raw = self.property(s, name)
         if raw is not None and name not in ("__dict__", "__class__"):
-            known = tables.descriptors.get(type(raw))
+            known = tables.module_attributes.get(type(raw))
             if known is not None:
                 with s.speculate(kinds=("c-call",)):  # else it is asked at each call
                     return known(s, self, raw, name)
@@ -691,36 +684,16 @@ class SuperValue(Value):
     def getattr(self, s: Session, name: str) -> Value:
         owner = self.owner
         as_class = isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls)
-        start = owner.obj if as_class else owner.pytype(s)
+        start, through = (owner.obj, through_class) if as_class else (owner.pytype(s), through_object)
         mro = start.__mro__
         s.inherits(start, self.cls)
         for c in mro[mro.index(self.cls) + 1:]:
             raw = s.class_lookup(c, name)[1]  # of one that lacks the name: what one of its own bases has
             if name in c.__dict__:
-                return self.bind(s, raw, name, c, start, as_class)
+                return through(s, owner, raw, name, c)
         if name == "__class__":
             return s.wrap_class(super)
         raise Raised(s.exception(AttributeError(f"'super' object has no attribute '{name}'", name=name)))
-
-    def bind(self, s: Session, raw: object, name: str, c: type, start: type, as_class: bool) -> Value:
-        if isinstance(raw, staticmethod):
-            return s.wrap_raw(raw.__func__)
-        if isinstance(raw, classmethod):
-            return s.bound_method(s.wrap_raw(raw.__func__), s.wrap_class(start))
-        if isinstance(raw, types.FunctionType):
-            fn = s.wrap_raw(raw)
-            return fn if as_class else s.bound_method(fn, self.owner)
-        if name == "__new__":
-            return BuiltinValue(getattr(c, "__new__"))
-        if isinstance(raw, types.ClassMethodDescriptorType):
-            return BuiltinValue(raw.__get__(None, start))
-        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-            return BuiltinValue(raw) if as_class else BuiltinMethod(self.owner, raw)
-        if isinstance(raw, property):
-            return s.wrap_raw(raw.fget).call(s, [self.owner], {})
-        if isinstance(self.owner, ObjectValue):
-            return self.owner.bind(s, raw, name, c)
-        raise Unsupported(f"attribute {name!r} through super()", kind="super")
 
     def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         return self.getattr(s, name).call(s, args, {})

@@ -434,7 +434,7 @@ def has_method(s: Session, receiver, name: str) -> bool:
 
 def stop(s: Session, result: Value) -> NoReturn:
     """Raise StopIteration with a generator's result."""
-    raise Raised(s.exception(StopIteration, [] if isinstance(result, Constant) and result.value is None else [result]))
+    raise Raised(s.exception(StopIteration, [] if result.is_none else [result]))
 
 
 def no_stop_iteration(s: Session, code: types.CodeType, error: Value) -> Value:
@@ -460,7 +460,7 @@ def thrown(s: Session, args: list[Value]) -> Value:
                                            f"{type_name(cls)}")))
     if s.is_exception(given, cls):
         return given
-    if isinstance(given, Constant) and given.value is None:
+    if given.is_none:
         return first.call(s, [], {})
     return first.call(s, given.items_list(s) if isinstance(given, TupleValue) else [given], {})
 
@@ -495,7 +495,7 @@ class GeneratorMethod(Value):
             value = g.resume(s, None, error)
         else:
             value = args[0] if args else Constant(None)
-            if g.state == "created" and not (isinstance(value, Constant) and value.value is None):
+            if g.state == "created" and not value.is_none:
                 raise Raised(s.exception(TypeError("can't send non-None value to a just-started generator")))
             value = g.resume(s, value)
         return value if value is not None else stop(s, g.result)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
     from ..source import Source
-    from .objects import SymbolicKey
 from .containers import ContainerValue, TupleValue
 
 
@@ -136,6 +135,13 @@ class DictValue(ContainerValue):
         return (self._entries is None and self.obj is not None and isinstance(key, (str, int))
                 and not isinstance(self.obj, collections.defaultdict))
 
+    def plain_backwards(self, s: Session) -> Value:
+        return s.iterate([k for k, _ in self.load(s).values()][::-1])
+
+    def plain_text(self, s: Session) -> str:
+        return "{" + ", ".join(f"{k.text(s, '__repr__').const(s)}: {v.text(s, '__repr__').const(s)}"
+                               for k, v in self.load(s).values()) + "}"
+
     def plain_iter(self, s: Session) -> Value:
         self.load(s)
         return DictIterator(self, "keys")
@@ -230,9 +236,6 @@ class DictValue(ContainerValue):
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
         return h in self.load(s)
-
-    def hash_key(self, s: Session) -> SymbolicKey:
-        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
 
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:

@@ -11,7 +11,7 @@ needs the number makes it a constant, guarded by value.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from ...errors import Unsupported
 from ...graph.dims import bounds, free_symbols, hint
@@ -93,6 +93,15 @@ class DimValue(Value):
     def exact_int(self) -> None:
         return self.dim
 
+    def to_int(self, s: Session) -> Value:
+        return self
+
+    def to_float(self, s: Session) -> Value:
+        return compute(s, float, [self]) or super().to_float(s)
+
+    def integral(self, s: Session, fn: Callable) -> Value:
+        return self
+
     def getattr(self, s: Session, name: str) -> Value:
         if name in ("real", "numerator"):
             return self
@@ -147,6 +156,9 @@ class FloatValue(Value):
 
     def hash_key(self, s: Session) -> Any:
         return self.const(s)
+
+    def to_float(self, s: Session) -> Value:
+        return self
 
     def getattr(self, s: Session, name: str) -> Value:
         return self if name == "real" else Constant(self.const(s)).getattr(s, name)

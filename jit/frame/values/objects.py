@@ -4,9 +4,10 @@ itself."""
 from __future__ import annotations
 
 import ctypes
+import math
 import types
 import weakref
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 import torch
 
@@ -17,14 +18,17 @@ from .. import tables
 from ..protocols import same_or_equal
 from .base import Raised, Value, is_made_by_program, lookup, special_error, type_name
 from .constant import Constant
+from .descriptors import through_object
 
 if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
     from ..emit import Emitter
     from ..operators import Binary, Comparison, Unary
     from ..session import Session
     from ..source import Source
 
 DELETED = object()
+_SET_ON_EXCEPTIONS = ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")
 NOT_IMPLEMENTED = Constant(NotImplemented)
 # Where a type object keeps its C function for attributes: ``tp_getattro``.
 _GETATTRO = object.__basicsize__ + 16 * ctypes.sizeof(ctypes.c_void_p)
@@ -76,6 +80,9 @@ class ObjectValue(Value):
             s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
+    def real(self, s: Session) -> object:
+        return None if self.obj is None else self.pin(s)
+
     # -- attributes ---------------------------------------------------------------------------------------------
 
     def getattr(self, s: Session, name: str) -> Value:
@@ -102,7 +109,7 @@ class ObjectValue(Value):
         check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
         if found and s.lookups.is_data_descriptor(raw):
-            return self.bind(s, raw, name, owner)
+            return self.bind(s, raw, name)
         value = self.instance_attr(s, name)
         if value is not None:
             return value
@@ -110,8 +117,12 @@ class ObjectValue(Value):
         if written is not None:
             return written
         if found:
-            return self.bind(s, raw, name, owner)
-        raise Raised(s.exception(AttributeError(f"'{type_name(cls)}' object has no attribute '{name}'", name=name)))
+            return self.bind(s, raw, name)
+        self.no_attribute(s, name)
+
+    def no_attribute(self, s: Session, name: str) -> NoReturn:
+        raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'",
+                                                name=name)))
 
     def instance_attr(self, s: Session, name: str) -> Value | None:
         """The entry of the instance dictionary, or None."""
@@ -155,45 +166,19 @@ class ObjectValue(Value):
             return instance_dict(self.obj) is not None
         return bool(getattr(self.cls, "__dictoffset__", 0))
 
-    def bind(self, s: Session, raw: object, name: str, owner: type) -> Value:
+    def bind(self, s: Session, raw: object, name: str) -> Value:
         """A class attribute seen through the instance: the descriptor protocol."""
-        cls = self.cls
-        if isinstance(raw, types.FunctionType):
-            return s.bound_method(s.wrap_class_attr(cls, name), self)
-        if isinstance(raw, (classmethod, staticmethod)):
-            return s.lookups.bind_static(raw, cls, name, owner)
-        if isinstance(raw, property):
-            if raw.fget is None:
-                raise Raised(s.exception(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter")))
-            return s.wrap(raw.fget, src.GetAttr(src.ClassAttr(src.Const(cls), name), "fget")).call(s, [self], {})
-        if isinstance(raw, _BUILTIN_METHODS):
-            return BuiltinMethod(self, raw)
-        if isinstance(raw, types.MemberDescriptorType) and name != "__dict__":
-            return self.slot(s, raw, name)
-        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-            return self.getset(s, raw, name)
-        special = tables.descriptors.get(type(raw))
-        if special is not None:
-            return special(s, self, raw, name)
-        getter = s.class_lookup(type(raw), "__get__")[1]
-        if isinstance(getter, types.FunctionType):
-            descriptor = s.wrap_class_attr(cls, name)
-            return s.wrap_class_attr(type(raw), "__get__").call(s, [descriptor, self, s.wrap_class(cls)], {})
-        if type(raw).__module__ == "jit.runtime.native":
-            value = s.wrap_class_attr(cls, name)
-            return value if hasattr(raw, "__self__") else s.bound_method(value, self)
-        if getter is not None and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            raise Unsupported(f"descriptor {type(raw).__name__} for attribute {name!r} of {cls.__name__}",
-                              kind="descriptor")
-        return s.wrap_class_attr(cls, name)
+        return through_object(s, self, raw, name, self.cls)
+
+    def bound_builtin(self, s: Session, raw: object) -> Value:
+        return BuiltinMethod(self, raw)
 
     def slot(self, s: Session, raw: object, name: str) -> Value:
         value = self.attrs.get(name)
         if value is None and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
         if value is DELETED or (value is None and self.obj is None):
-            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}",
-                                                    name=name)))
+            self.no_attribute(s, name)
         if value is not None:
             return value
         try:
@@ -247,20 +232,21 @@ class ObjectValue(Value):
         cls = self.pytype(s)
         check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
-        if found and isinstance(raw, property):
+        kind = s.class_lookup(type(raw), "__set__")[2] if found else None
+        if kind is property:
             if raw.fset is None:
                 raise Raised(s.exception(AttributeError(f"property {name!r} of {cls.__name__!r} object has no setter")))
-            s.wrap(raw.fset, src.GetAttr(src.ClassAttr(src.Const(cls), name), "fset")).call(s, [self, value], {})
+            s.wrap_raw(raw.fset).call(s, [self, value], {})
             return
-        if found and isinstance(lookup(type(raw), "__set__")[1], types.FunctionType):
+        if kind is not None and by_python(kind, "__set__"):
             s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(cls, name), self, value], {})
             return
-        if found and s.lookups.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            if not (issubclass(cls, BaseException) and name in ("__cause__", "__context__",
-                                                                "__traceback__", "__suppress_context__", "args")):
-                raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
-        elif not (found and isinstance(raw, types.MemberDescriptorType)) and not self.has_own_dict():
-            raise Raised(s.exception(AttributeError(f"{type_name(cls)!r} object has no attribute {name!r}", name=name)))
+        if kind is not types.MemberDescriptorType:
+            if found and s.lookups.is_data_descriptor(raw):
+                if not (issubclass(cls, BaseException) and name in _SET_ON_EXCEPTIONS):
+                    raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
+            elif not self.has_own_dict():
+                self.no_attribute(s, name)
         if self.obj is not None:
             self.own_dict(s)
         s.set_entry(self.attrs, name, value)
@@ -279,22 +265,22 @@ class ObjectValue(Value):
     def plain_delattr(self, s: Session, name: str) -> None:
         check_attributes(self.cls)
         found, raw, owner = s.class_lookup(self.cls, name)
-        if found and isinstance(raw, property):
+        kind = s.class_lookup(type(raw), "__delete__")[2] if found else None
+        if kind is property:
             if raw.fdel is None:
                 raise Raised(s.exception(AttributeError(f"property {name!r} of {self.cls.__name__!r} object has no "
                                                         "deleter")))
-            s.wrap(raw.fdel, src.GetAttr(src.ClassAttr(src.Const(self.cls), name), "fdel")).call(s, [self], {})
+            s.wrap_raw(raw.fdel).call(s, [self], {})
             return
-        if found and isinstance(lookup(type(raw), "__delete__")[1], types.FunctionType):
+        if kind is not None and by_python(kind, "__delete__"):
             s.wrap_class_attr(type(raw), "__delete__").call(s, [s.wrap_class_attr(self.cls, name), self], {})
             return
-        if found and s.lookups.is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
-        if found and isinstance(raw, types.MemberDescriptorType):
+        if kind is types.MemberDescriptorType:
             self.slot(s, raw, name)
+        elif found and s.lookups.is_data_descriptor(raw):
+            raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
         elif self.instance_attr(s, name) is None:
-            raise Raised(s.exception(AttributeError(f"{type_name(self.cls)!r} object has no attribute {name!r}",
-                                                    name=name)))
+            self.no_attribute(s, name)
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
             s.heap.touch(self)
@@ -315,15 +301,15 @@ class ObjectValue(Value):
     # -- special methods ----------------------------------------------------------------------------------------
 
     def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
+        return self.special(s, name).call(s, list(args), {})
+
+    def special(self, s: Session, name: str) -> Value:
         cls = self.pytype(s)
         found, raw, owner = s.class_lookup(cls, name)
         if not found or raw is None:
-            raise Raised(s.exception(TypeError(special_error(cls, name))))
-        return self.bind(s, raw, name, owner).call(s, list(args), {})
-
-    def has_special(self, s: Session, name: str) -> bool:
-        found, raw, owner = s.class_lookup(self.pytype(s), name)
-        return found and raw is not None
+            raise Raised(s.exception(TypeError(
+                "'NoneType' object is not callable" if found else special_error(cls, name))))
+        return self.bind(s, raw, name)
 
     def user_special(self, s: Session, name: str) -> bool:
         """True if the special method is defined in Python."""
@@ -335,26 +321,37 @@ class ObjectValue(Value):
         found, raw, owner = s.class_lookup(cls, "__call__")
         if not found:
             raise Raised(s.exception(TypeError(f"'{type_name(cls)}' object is not callable")))
-        return self.bind(s, raw, "__call__", owner).call(s, args, kwargs)
+        return self.bind(s, raw, "__call__").call(s, args, kwargs)
 
     def iter(self, s: Session) -> Value:
         if self.has_special(s, "__iter__"):
-            return self.call_special(s, "__iter__", [])
-        if self.has_special(s, "__getitem__"):
-            count = [0]
-
-            def step(s: Session) -> Value | None:
-                try:
-                    value = self.call_special(s, "__getitem__", [Constant(count[0])])
-                except Raised as raised:
-                    if s.is_exception(raised.value, IndexError):
-                        return None
-                    raise
-                s.set_entry(count, 0, count[0] + 1)
-                return value
-
-            return s.iterate_by(step)
+            iterator = self.call_special(s, "__iter__", [])
+            if not iterator.has_slot(s, "__next__"):
+                raise Raised(s.exception(TypeError(
+                    f"iter() returned non-iterator of type '{type_name(iterator.pytype(s))}'")))
+            return iterator
+        if self.has_special(s, "__getitem__") and not self.has_slot(s, "__iter__"):
+            return self.by_subscripts(s, 0, 1)
         raise Raised(s.exception(TypeError(f"'{type_name(self.cls)}' object is not iterable")))
+
+    def by_subscripts(self, s: Session, start: int, by: int) -> Value:
+        """An iterator over ``self[start]``, ``self[start + by]`` and so on, until there is an IndexError."""
+        at = [start]
+
+        def step(s: Session) -> Value | None:
+            if at[0] < 0:
+                return None
+            try:
+                value = self.call_special(s, "__getitem__", [Constant(at[0])])
+            except Raised as raised:
+                if s.is_exception(raised.value, IndexError):
+                    s.set_entry(at, 0, -1)
+                    return None
+                raise
+            s.set_entry(at, 0, at[0] + by)
+            return value
+
+        return s.iterate_by(step)
 
     def next(self, s: Session) -> Value | None:
         try:
@@ -364,15 +361,102 @@ class ObjectValue(Value):
                 return None
             raise
 
-    def length(self, s: Session) -> int:
-        return s.scalar(self.call_special(s, "__len__", []))
+    def backwards(self, s: Session) -> Value:
+        if self.has_special(s, "__reversed__"):
+            return self.call_special(s, "__reversed__", [])
+        if self.has_slot(s, "__reversed__") or not self.has_special(s, "__getitem__"):
+            raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not reversible")))
+        return self.by_subscripts(s, s.integer(self.length(s)).index(s) - 1, -1)
+
+    def length(self, s: Session) -> IntExpr:
+        number = self.call_special(s, "__len__", [])
+        if number.exact_int() is None:
+            number = Constant(number.index(s))
+        if number.exact_int() < 0:
+            raise Raised(s.exception(ValueError("__len__() should return >= 0")))
+        return s.scalar(number)
 
     def truth(self, s: Session) -> bool:
-        if self.has_special(s, "__bool__"):
-            return self.call_special(s, "__bool__", []).truth(s)
-        if self.has_special(s, "__len__"):
+        if self.has_slot(s, "__bool__"):
+            return self.expect(s, "__bool__", bool, "__bool__ should return bool, returned {}").truth(s)
+        if self.has_slot(s, "__len__"):
             return bool(self.length(s) != 0)
         return True
+
+    def is_callable(self, s: Session) -> bool:
+        return self.has_slot(s, "__call__")
+
+    # -- conversions --------------------------------------------------------------------------------------------
+
+    def expect(self, s: Session, name: str, cls: type, refusal: str) -> Value:
+        """What a special method gives, which has to be of a class. ``refusal``: the text of the TypeError."""
+        result = self.call_special(s, name, [])
+        given = result.pytype(s)
+        if not issubclass(given, cls):
+            raise Raised(s.exception(TypeError(refusal.format(type_name(given)))))
+        return result
+
+    def to_int(self, s: Session) -> Value:
+        for name in ("__int__", "__index__"):
+            if self.has_slot(s, name):
+                number = self.expect(s, name, int, name + " returned non-int (type {})")
+                return number if number.pytype(s) is int else s.fold(int, [number], {})
+        return super().to_int(s)
+
+    def to_float(self, s: Session) -> Value:
+        if self.has_slot(s, "__float__"):
+            shown = type_name(self.cls)
+            number = self.expect(s, "__float__", float, shown + ".__float__ returned non-float (type {})")
+            return number if number.pytype(s) is float else s.fold(float, [number], {})
+        if self.has_slot(s, "__index__"):
+            return Constant(self.index(s)).to_float(s)
+        return super().to_float(s)
+
+    def absolute(self, s: Session) -> Value:
+        return self.call_special(s, "__abs__", [])
+
+    def rounded(self, s: Session, digits: list[Value]) -> Value:
+        return self.call_special(s, "__round__", digits)
+
+    def integral(self, s: Session, fn: Callable) -> Value:
+        """By its own special method, and ``floor`` and ``ceil`` else of it as a float."""
+        special, shown = f"__{fn.__name__}__", type_name(self.pytype(s))
+        if self.has_slot(s, special):
+            return self.call_special(s, special, [])
+        if fn is math.trunc:
+            raise Raised(s.exception(TypeError(f"type {shown} doesn't define __trunc__ method")))
+        if not (self.has_slot(s, "__float__") or self.has_slot(s, "__index__")):
+            raise Raised(s.exception(TypeError(f"must be real number, not {shown}")))
+        return s.fold(fn, [self.to_float(s)], {})
+
+    def hashed(self, s: Session) -> Value:
+        if not self.user_special(s, "__hash__"):
+            return super().hashed(s) if self.has_special(s, "__hash__") else self.unhashable(s)
+        number = self.expect(s, "__hash__", int, "__hash__ method should return an integer").const(s)
+        fits = -1 << 63 <= number < 1 << 63 and number != -1
+        return Constant(int(number) if fits else hash(number))
+
+    def unhashable(self, s: Session) -> NoReturn:
+        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
+
+    def text(self, s: Session, method: str) -> Value:
+        if not self.user_special(s, method):
+            if issubclass(self.cls, BaseException):
+                return Constant(getattr(s.real_exception(self), method)())
+            if method == "__str__":
+                return self.text(s, "__repr__")
+            if not issubclass(self.cls, types.SimpleNamespace):
+                return super().text(s, method)
+        return self.expect(s, method, str, method + " returned non-string (type {})")
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        if self.user_special(s, "__format__"):
+            result = self.call_special(s, "__format__", [spec])
+            if not issubclass(result.pytype(s), str):
+                raise Raised(s.exception(TypeError(
+                    f"__format__ must return a str, not {type_name(result.pytype(s))}")))
+            return result
+        return super().formatted(s, spec)
 
     def contains(self, s: Session, item: Value) -> bool | None:
         if self.has_special(s, "__contains__"):
@@ -428,20 +512,19 @@ class ObjectValue(Value):
         return self.cls is not cls and s.inherits(self.cls, cls)
 
     def has_index(self, s: Session) -> bool:
-        return self.has_special(s, "__index__")
+        return self.has_slot(s, "__index__")
 
     def index(self, s: Session) -> int:
         if not self.has_index(s):
             raise Raised(s.exception(TypeError(
                 f"'{type_name(self.pytype(s))}' object cannot be interpreted as an integer")))
-        return self.call_special(s, "__index__", []).index(s)
+        return self.expect(s, "__index__", int, "__index__ returned non-int (type {})").index(s)
 
     def hash_key(self, s: Session) -> SymbolicKey:
         if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
-            number = self.call_special(s, "__hash__", []).const(s)
-            return SymbolicKey(s, self, number)
+            return SymbolicKey(s, self, self.hashed(s).const(s))
         if lookup(self.cls, "__hash__")[1] is None:
-            raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
+            self.unhashable(s)
         return self.pin(s) if self.obj is not None else ("new", id(self), self)
 
     def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -527,6 +610,18 @@ class ObjectValue(Value):
                 (f" ({self.source})" if self.source is not None else ""))
 
 
+class HashedAs:
+    """Stands for an element where a tuple is hashed."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class SymbolicKey:
     """Stands for an object with its own ``__hash__`` in the dicts of container values; equality is the object's
     ``__eq__``."""
@@ -580,13 +675,23 @@ def has_plain_layout(cls) -> bool:
     its own."""
     for c in cls.__mro__:
         new = c.__dict__.get("__new__")
-        if new is not None and not (isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType)):
+        if not is_made_by_program(c) or new is not None and not is_static_function(new):
             return new is object.__new__
     return True
 
 
+def is_static_function(raw: object) -> bool:
+    """Whether what a class has under a name is a static method in Python, as ``__new__`` is."""
+    return isinstance(raw, staticmethod) and isinstance(raw.__func__, types.FunctionType)
+
+
 def _identity_hash(cls) -> bool:
     return issubclass(cls, torch.nn.Module)
+
+
+def by_python(cls: type, name: str) -> bool:
+    """Whether a special method of a class is written in Python."""
+    return isinstance(cls.__dict__[name], types.FunctionType)
 
 
 def is_data_descriptor(raw: object) -> bool:

@@ -12,7 +12,7 @@ from ...runtime import facts
 from .. import source as src
 from ..operators import COMPARE
 from ..protocols import contains, same_or_equal
-from .base import Raised, Value, type_name
+from .base import Value
 from .constant import Constant
 from .iterators import DictIterator, SetIterator
 
@@ -117,6 +117,9 @@ class SetValue(ContainerValue):
             shadow.update(entries)
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
+    def plain_text(self, s: Session) -> str:
+        return super().plain_text(s) if self.load(s) else "set()"
+
     def plain_contains(self, s: Session, item: Value) -> bool:
         key = self.wanted(s, item)
         return self._entries is None and key in self.added or key in self.load(s)
@@ -157,7 +160,7 @@ class SetValue(ContainerValue):
     def hash_key(self, s: Session) -> frozenset:
         if self.cls is frozenset:
             return frozenset(self.load(s))
-        raise Raised(s.exception(TypeError(f"unhashable type: '{type_name(self.cls)}'")))
+        return super().hash_key(s)
 
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
@@ -171,8 +174,6 @@ class SetValue(ContainerValue):
 class DictView(Value):
     """``dict.keys()``, ``values()`` or ``items()``."""
 
-    entries_view = True
-
     def __init__(self, mapping: Value, what: str) -> None:
         self.mapping, self.what = mapping, what
 
@@ -182,6 +183,9 @@ class DictView(Value):
     def iter(self, s: Session) -> Value:
         self.mapping.load(s)
         return DictIterator(self.mapping, self.what)
+
+    def backwards(self, s: Session) -> Value:
+        return s.iterate(self.items_list(s)[::-1])
 
     def length(self, s: Session) -> IntExpr:
         return self.mapping.plain_length(s)

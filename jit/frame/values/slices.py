@@ -35,7 +35,7 @@ class SliceValue(Value):
     def as_slice(self, s: Session) -> slice:
         known = []
         for p in self.parts:
-            if isinstance(p, Constant) and p.value is None:
+            if p.is_none:
                 known.append(p.const(s))
             elif p.has_index(s):
                 known.append(p.index(s))
@@ -99,7 +99,12 @@ class RangeValue(Value):
         return len(self.const(s))
 
     def iter(self, s: Session) -> Value:
+        if max(abs(self.value.start), abs(self.value.stop)) >= 1 << 62:
+            raise Unsupported("iteration over a range of very large numbers", kind="iterate")
         return RangeIterator(self.const(s))
+
+    def backwards(self, s: Session) -> Value:
+        return RangeIterator(self.const(s)[::-1])
 
     def contains(self, s: Session, item: Value) -> bool | None:
         return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -15,9 +15,11 @@ from .. import source as src
 from .. import tables
 from ..operators import DIVMOD, METHODS
 from ..tables import wrapper
-from .base import Raised, Value, type_name
+from .base import Raised, Value, special_error, type_name
 from .constant import Constant
+from .descriptors import through_object
 from .objects import ObjectValue, is_data_descriptor
+from .text import TensorText
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -98,15 +100,12 @@ class TensorValue(Value):
         if not found:
             raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'",
                                                     name=name)))
-        if isinstance(raw, types.FunctionType):
-            return s.bound_method(s.wrap_class_attr(self.cls, name), self)
-        if isinstance(raw, (classmethod, staticmethod)):
-            return s.lookups.bind_static(raw, self.cls, name, self)
-        if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
-            return s.wrap_raw(raw.fget).call(s, [self], {})
-        if hasattr(type(raw), "__get__") and not isinstance(raw, type):
-            raise Unsupported(f"attribute {name!r}, which was put on torch.Tensor", kind="tensor-attribute")
-        return s.wrap_class_attr(self.cls, name)
+        return through_object(s, self, raw, name, self.cls)
+
+    def bound_builtin(self, s: Session, raw: object, *name: str) -> NoReturn:
+        raise Unsupported(f"attribute {raw.__name__!r}, which was put on torch.Tensor", kind="tensor-attribute")
+
+    slot = getset = bound_builtin
 
     def own_attr(self, s: Session, name: str) -> Value | None:
         """What the program has hung on a tensor under a name, or None."""
@@ -183,7 +182,44 @@ class TensorValue(Value):
         parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
         return s.iterate(parts.items_list(s))
 
-    is_numeric = True
+    def backwards(self, s: Session) -> Value:
+        raise Unsupported("reversed() of a tensor", kind="iterate")
+
+    def truth_value(self, s: Session) -> Value:
+        if self.known(s) is not None:
+            return super().truth_value(s)
+        s.recording.tensor_slot(self.cls, "__bool__")
+        return s.recording.read_later(bool, self, "keep it a tensor, and use torch.where")
+
+    def to_int(self, s: Session) -> Value:
+        if self.known(s) is not None:
+            return self.call_method(s, "__int__")
+        return s.recording.read_later(int, self, "keep it a tensor")
+
+    def to_float(self, s: Session) -> Value:
+        if self.known(s) is not None:
+            return self.call_method(s, "__float__")
+        return s.recording.read_later(float, self, "keep it a tensor")
+
+    def absolute(self, s: Session) -> Value:
+        return s.torch_call(torch.abs, [self], {})
+
+    def rounded(self, s: Session, digits: list[Value]) -> Value:
+        cls = self.pytype(s)
+        if not hasattr(cls, "__round__"):
+            raise Raised(s.exception(TypeError(special_error(cls, "__round__"))))
+        return s.torch_call(torch.round, [self], {"decimals": digits[0]} if digits else {})
+
+    def hashed(self, s: Session) -> Value:
+        return self.call_method(s, "__hash__")
+
+    def text(self, s: Session, method: str) -> Value:
+        return TensorText.of(s, self, "str" if method == "__str__" else "repr")
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        return TensorText.of(s, self, None, spec.const(s))
+
+    is_numeric = is_tensor = True
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None

@@ -53,6 +53,21 @@ class TensorText(Value):
     def identity(self) -> tuple[str, int]:
         return ("value", id(self))
 
+    def text(self, s: Session, method: str) -> Value:
+        return self if method == "__str__" else self.const(s)
+
+    def escaped(self, s: Session) -> Value:
+        return TensorText([("ascii", "")], self.tensors)  # it is a tensor's ``repr``
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        plain, piece = spec.const(s), self.pieces[0]
+        if not plain:
+            return self
+        s.really(format, "", plain)  # one that is wrong for a text raises here
+        if len(self.pieces) > 1 or type(piece) is str or piece[0] is None or piece[1]:
+            self.const(s)
+        return TensorText([(piece[0], plain)], self.tensors)
+
     def const(self, s: Session, *args: object) -> Any:
         raise Unsupported("str() of a tensor shows its values", kind="data-dependent-value")
 
