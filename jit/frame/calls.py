@@ -25,7 +25,6 @@ from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue
 from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout
-from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from .session import Session
@@ -204,7 +203,7 @@ class Calls:
     def call_unbound(self, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``type.method(instance, ...)`` of a C type."""
         owner = args[0]
-        if isinstance(owner, TensorValue) or (issubclass(raw.__objclass__, torch_private.TensorBase)
+        if owner.is_tensor or (issubclass(raw.__objclass__, torch_private.TensorBase)
                                               and self.s.tracer.supports(raw)):
             return self.s.torch_call(raw, args, kwargs)
         if isinstance(owner, ObjectValue):
@@ -329,13 +328,13 @@ def signature_twin(fn: FunctionValue, s: Session):
 def any_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
     """True if a tensor is among the arguments or one container deep."""
     for value in (*args, *kwargs.values()):
-        if isinstance(value, TensorValue):
+        if value.is_tensor:
             return True
         if (isinstance(value, SequenceValue) and value._elements is not None
-            and any(isinstance(v, TensorValue) for v in value._elements)):
+            and any(v.is_tensor for v in value._elements)):
             return True
         if isinstance(value, SequenceValue) and value._elements is None and (
                 any(isinstance(v, torch.Tensor) for v in value.obj)
-                or any(isinstance(v, TensorValue) for v in value.tail)):
+                or any(v.is_tensor for v in value.tail)):
             return True
     return False

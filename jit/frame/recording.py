@@ -119,7 +119,7 @@ class Recording:
     def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """A torch callable, as the program calls it."""
         for value, name in zip(args, SLOTS.get(fn, ())):
-            if isinstance(value, TensorValue) and name is not None:
+            if value.is_tensor and name is not None:
                 self.tensor_slot(value.cls, name)
                 break
         if batched.active(self.s):

@@ -64,8 +64,8 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise _break("called with keyword arguments")  # which only some versions of PyTorch take
     if separate:
         given = _with_defaults(s, known.forward, given)
-    tensors = [v for v in given if isinstance(v, TensorValue)]
-    needs = [isinstance(v, TensorValue) and v.handle(s).requires_grad for v in given]
+    tensors = [v for v in given if v.is_tensor]
+    needs = [v.is_tensor and v.handle(s).requires_grad for v in given]
     recorded = s.tracer.grad_enabled and any(needs)
     ctx = s.wrap_class(Context).call(s, [TupleValue([Constant(n) for n in needs])], {})
     enabled, recording = grad_mode.is_on(s), s.tracer.grad_enabled
@@ -114,12 +114,12 @@ def _recorded(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
               outputs: list[Value]) -> list:
     """The results with a gradient: the backward is traced, and hung on them."""
     constant = _field(s, ctx, "non_differentiable")
-    places = [k for k, o in enumerate(outputs) if isinstance(o, TensorValue) and not any(o is c for c in constant)
+    places = [k for k, o in enumerate(outputs) if o.is_tensor and not any(o is c for c in constant)
               and (o.handle(s).dtype.is_floating_point or o.handle(s).dtype.is_complex)]
     kept = ctx.attrs.get("materialize_grads")
     if kept is not None and not kept.truth(s) and len(places) > 1:
         raise _break("of several results whose gradients may be None")
-    if any(isinstance(v, TensorValue) and any(o is v for k, o in enumerate(outputs) if k not in places) for v in given):
+    if any(v.is_tensor and any(o is v for k, o in enumerate(outputs) if k not in places) for v in given):
         raise _break("that returns one of its inputs without a gradient")
     if not places:
         return outputs
@@ -127,7 +127,7 @@ def _recorded(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
     trace = FunctionTrace(s.tracer, [v.handle(s) for v in arguments], [outputs[k].handle(s) for k in places])
     saved = _field(s, ctx, "to_save")
     for place, v in enumerate(saved):
-        if not isinstance(v, TensorValue) and not (v.is_const() and v.const(s) is None):
+        if not v.is_tensor and not (v.is_const() and v.const(s) is None):
             raise _break("that saves something else than tensors for its backward")
         index = next((i for i, k in enumerate(places) if outputs[k] is v and not any(v is a for a in given)), None)
         if index is not None:
@@ -143,7 +143,7 @@ def _recorded(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
     found = []
     for v, n, g in zip(given, needs, gradients):
         none = _is_none(s, g)
-        if not none and not isinstance(g, TensorValue) or not none and not isinstance(v, TensorValue):
+        if not none and not g.is_tensor or not none and not v.is_tensor:
             raise _break("whose backward gives a gradient for something else than a tensor")
         if n:
             found.append(None if none else g.handle(s))
@@ -156,12 +156,12 @@ def _is_none(s: Session, value: Value) -> bool:
 
 
 def _without_gradient(s: Session, output: Value) -> Value:
-    return output.detached(s) if isinstance(output, TensorValue) else output
+    return output.detached(s) if output.is_tensor else output
 
 
 def _no_gradient(s: Session, output: Value, kept) -> Value:
     """What the backward gets for a result without a gradient."""
-    if not isinstance(output, TensorValue) or kept is not None and not kept.truth(s):
+    if not output.is_tensor or kept is not None and not kept.truth(s):
         return Constant(None)
     return s.torch_call(torch.zeros_like, [output], {})
 

@@ -38,7 +38,7 @@ def _is_none(s: Session, value: Value) -> bool:
 def _tensors(s: Session, value: Value, what: str) -> list:
     """The tensor values of a tensor or a sequence of them."""
     values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
-    if not all(isinstance(v, TensorValue) for v in values):
+    if not all(v.is_tensor for v in values):
         raise _break(f"{what} that are no tensors")
     return list(values)
 
@@ -206,7 +206,7 @@ def _set_grad(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
 def set_grad(s: Session, tensor: TensorValue, value: Value) -> None:
     if _is_none(s, value):
         value = NONE
-    elif not isinstance(value, TensorValue) or value is tensor:
+    elif not value.is_tensor or value is tensor:
         raise Unsupported("a grad that is not a tensor", kind="tensor-attribute")
     else:
         have, given = tensor.handle(s), value.handle(s)

@@ -11,7 +11,6 @@ from ... import torch_private
 from ..tables import on_call, on_function
 from ..values.constant import Constant
 from ..values.containers import TupleValue
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -32,7 +31,7 @@ def exit_record_function(s: Session, args: list[Value], kwargs: dict[str, Value]
 @on_function(torch_private.optimizer_value)
 def get_value(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, = args
-    return value.call_method(s, "item") if isinstance(value, TensorValue) else value
+    return value.call_method(s, "item") if value.is_tensor else value
 
 
 @on_function(torch_private.stack_if_compiling)

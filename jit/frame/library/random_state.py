@@ -12,7 +12,6 @@ from ...graph import generators
 from ..values import batched
 from ..tables import add_forbidden, on_function, on_method
 from ..values.constant import Constant
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ...graph.handles import TensorHandle
@@ -42,7 +41,7 @@ def _seed(s: Session, args: list[Value], kwargs: dict[str, Value]) -> int:
 
 def _state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TensorHandle:
     value = _argument(s, "new_state", args, kwargs)
-    if not isinstance(value, TensorValue):
+    if not value.is_tensor:
         raise Unsupported("a random state that is not a tensor", kind="argument-error")
     return value.handle(s)
 

@@ -36,7 +36,6 @@ from ..values.numbers import FUNCTIONS, FloatValue, compute
 from ..values.functions import ClassValue, FunctionValue, MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator, TeeIterator
 from ..values.objects import ObjectValue
-from ..values.tensor import TensorValue
 from .builtin_functions import abs_
 
 if TYPE_CHECKING:
@@ -441,7 +440,7 @@ def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return value
     if isinstance(value, ContainerValue) and value.cls is value.builtin:
         return value.call_method(s, "copy")
-    if isinstance(value, TensorValue):
+    if value.is_tensor:
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})

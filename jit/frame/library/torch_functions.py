@@ -98,7 +98,7 @@ def checkpointed(s: Session, args: list[Value], kwargs: dict[str, Value]):
 
 @on_function(torch_private.assert_)
 def torch_assert(s: Session, args: list[Value], kwargs: dict[str, Value]):
-    if isinstance(args[0], TensorValue):
+    if args[0].is_tensor:
         if assume(s, args[0], True):
             return NONE
         raise Unsupported("an assertion on the values of a tensor", kind="data-dependent-branch")
@@ -110,7 +110,7 @@ def torch_assert(s: Session, args: list[Value], kwargs: dict[str, Value]):
 @on_function(torch_private.check_all)
 def check_tensor_all(s: Session, args: list[Value], kwargs: dict[str, Value]):
     condition = args[1] if len(args) > 1 else kwargs.get("cond")
-    if (not isinstance(condition, TensorValue) or condition.handle(s).dtype is not torch.bool
+    if (condition is None or not condition.is_tensor or condition.handle(s).dtype is not torch.bool
         or not assume(s, s.torch_call(torch.Tensor.all, [condition], {}), True)):
         return s.inline(s.wrap_raw(torch_private.check_all), args, kwargs)
     return NONE
@@ -118,7 +118,7 @@ def check_tensor_all(s: Session, args: list[Value], kwargs: dict[str, Value]):
 
 @on_call(torch.is_tensor) if not hasattr(torch.is_tensor, "__code__") else on_function(torch.is_tensor)
 def is_tensor(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
-    return Constant(isinstance(args[0], TensorValue))
+    return Constant(args[0].is_tensor)
 
 
 @on_tensor_attribute("__dict__")
@@ -254,7 +254,7 @@ add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
 
 @on_call(torch_private.parse_to)
 def parse_to(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if any(isinstance(v, TensorValue) for v in (*args, *kwargs.values())):
+    if any(v.is_tensor for v in (*args, *kwargs.values())):
         raise Unsupported("Module.to another tensor", "give a device or a dtype", kind="torch-argument")
     return s.fold(torch_private.parse_to, args, kwargs)
 
@@ -268,7 +268,7 @@ def has_compatible_type(s: Session, args: list[Value], kwargs: dict[str, Value])
 
 @on_tensor_setter("data")
 def set_data(s: Session, tensor: Value, value: Value) -> None:
-    if not isinstance(value, TensorValue) or value.identity() != tensor.identity():
+    if not value.is_tensor or value.identity() != tensor.identity():
         raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
 
 

@@ -11,7 +11,6 @@ from ..values.constant import Constant
 from ..values.deferred import Deferred
 from ..values.generators import GeneratorValue
 from ..values.iterators import IteratorValue
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -27,7 +26,7 @@ def jump(f: Frame, i: Instr) -> int:
 def truth(f: Frame, i: Instr, value: Value) -> bool:
     """Which way a conditional jump goes."""
     tensor = value.truth_of(f.s) if type(value) is Deferred else value
-    if isinstance(tensor, TensorValue) and tensor.known(f.s) is None:
+    if tensor is not None and tensor.is_tensor and tensor.known(f.s) is None:
         assumed = truth_at(f, i, tensor)
         if assumed is not None:
             return assumed

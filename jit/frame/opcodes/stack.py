@@ -11,7 +11,6 @@ from ..operators import BINARY, COMPARE, INPLACE, UNARY
 from ..values.base import lookup
 from ..values.constant import Constant
 from ..values.slices import SliceValue
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -102,7 +101,7 @@ def binary_subscr(f: Frame, i: Instr) -> None:
 
 def refuses_tensor(s: Session, obj: Value, key: Value, method: str) -> None:
     """A sequence that cannot be changed asks a tensor for its value as an index before it says so."""
-    if isinstance(key, TensorValue) and not lookup(obj.pytype(s), method)[0]:
+    if key.is_tensor and not lookup(obj.pytype(s), method)[0]:
         raise Unsupported(f"a tensor as an index of {obj.describe()}", "index with an int", kind="data-dependent-value")
 
 

@@ -60,6 +60,7 @@ class Value:
     handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
     is_tensor = False
+    can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
@@ -330,6 +331,18 @@ class Value:
         if self.source is not None:
             s.guards.add(self.source, facts.identity(obj))
         return ("object", id(obj))
+
+    def nested(self, s: Session) -> list[Value] | None:
+        """The values that it is made of as an argument of a tensor operation: of a list, a tuple or a slice."""
+        return None
+
+    def with_nested(self, values: list[Value]) -> Value:
+        """The same of other values."""
+        raise NotImplementedError
+
+    def probed(self, s: Session) -> Any:
+        """The value as an argument of a shape probe."""
+        return self.const(s)
 
     def lower(self, s: Session) -> Any:
         """The value as an argument of a tensor operation: what the tracer takes."""

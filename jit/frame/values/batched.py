@@ -38,7 +38,11 @@ class BatchedValue(TensorValue):
 
     def __init__(self, whole: TensorValue, levels: tuple) -> None:
         super().__init__()
-        self.whole, self.levels = whole, levels
+        self._whole, self.levels = whole, levels
+
+    @property
+    def whole(self) -> TensorValue:
+        return self._whole
 
     def handle(self, s: Session) -> None:
         refuse("a use of a mapped tensor")
@@ -79,27 +83,17 @@ def active(s: Session) -> bool:
     return bool(s.maps or modes(s))
 
 
-def rank(s: Session, value: Value) -> int:
+def rank(s: Session, value: TensorValue) -> int:
     """How many axes of a tensor the mapped function sees."""
-    if isinstance(value, BatchedValue):
-        return rank(s, value.whole) - len(value.levels)
-    return len(value.handle(s).shape)
-
-
-def whole(value: Value) -> Value:
-    return value.whole if isinstance(value, BatchedValue) else value
-
-
-def levels_of(value: Value) -> tuple:
-    return value.levels if isinstance(value, BatchedValue) else ()
+    return len(value.whole.handle(s).shape) - len(value.levels)
 
 
 def align(s: Session, value: Value, levels: tuple[int, ...], axes: int) -> Value:
     """The tensor of all elements with an axis for each of ``levels`` and ``axes`` more, of size one where it has
     none."""
-    own = levels_of(value)
+    own = value.levels
     missing = [i for i, level in enumerate(levels) if level not in own]
-    tensor = whole(value)
+    tensor = value.whole
     if not own and rank(s, value) == 0:
         return tensor  # broadcasts as it is
     for _ in range(axes - rank(s, value)):
@@ -110,7 +104,7 @@ def align(s: Session, value: Value, levels: tuple[int, ...], axes: int) -> Value
 
 
 def union(tensors: list[Value]) -> tuple:
-    return tuple(sorted({level for t in tensors for level in levels_of(t)}))
+    return tuple(sorted({level for t in tensors for level in t.levels}))
 
 
 def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -121,33 +115,33 @@ def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) ->
         return index(s, fn, args, kwargs)
     if not s.maps:
         return s.record(fn, args, kwargs)
-    tensors = [a for a in args if isinstance(a, TensorValue)]
-    sequences = any(isinstance(v, (ListValue, TupleValue)) for v in (*args, *kwargs.values()))
-    if sequences and not op_info(name).takes_size or any(isinstance(v, TensorValue) for v in kwargs.values()):
+    tensors = [a for a in args if a.is_tensor]
+    sequences = any(v.nested(s) is not None for v in (*args, *kwargs.values()))
+    if sequences and not op_info(name).takes_size or any(v.is_tensor for v in kwargs.values()):
         refuse(f"{name} of these arguments")
-    if any(level not in s.maps for t in tensors for level in levels_of(t)):
+    if any(level not in s.maps for t in tensors for level in t.levels):
         refuse("a tensor of a map that has ended")
     levels = union(tensors)
-    if op_info(name).takes_size and isinstance(args[0], BatchedValue) and len(args) == 2:
+    if op_info(name).takes_size and args[0].is_tensor and args[0].levels and len(args) == 2:
         like = args[0].whole
-        sizes = args[1].items_list(s) if isinstance(args[1], (TupleValue, ListValue)) else [args[1]]
+        sizes = [args[1]] if args[1].nested(s) is None else args[1].nested(s)
         lead = like.getattr(s, "shape").items_list(s)[: len(levels)]
         return BatchedValue(s.record(fn, [like, TupleValue([*lead, *sizes])], kwargs), levels)
-    others = [v for v in (*args, *kwargs.values()) if not isinstance(v, TensorValue)]
+    others = [v for v in (*args, *kwargs.values()) if not v.is_tensor]
     if name == "to" and len(tensors) == 1 and all(v.is_const() and isinstance(v.const(s),
         (torch.dtype, torch.device, str)) for v in others):
-        result = s.record(fn, [whole(args[0]), *args[1:]], kwargs)
+        result = s.record(fn, [args[0].whole, *args[1:]], kwargs)
         return BatchedValue(result, levels) if levels else result
     if not op_info(name).lines_up or "out" in kwargs:
         refuse(f"{name}")
     if not levels:
         return s.record(fn, args, kwargs)
     axes = max(rank(s, t) for t in tensors)
-    low = [align(s, a, levels, axes) if isinstance(a, TensorValue) else a for a in args]
-    if len({whole(t).handle(s).dtype for t in tensors}) > 1:
-        seen = [torch.empty((0,) * rank(s, t), dtype=whole(t).handle(s).dtype, device="meta") for t in tensors]
+    low = [align(s, a, levels, axes) if a.is_tensor else a for a in args]
+    if len({t.whole.handle(s).dtype for t in tensors}) > 1:
+        seen = [torch.empty((0,) * rank(s, t), dtype=t.whole.handle(s).dtype, device="meta") for t in tensors]
         lined = [torch.empty((0,) * len(t.handle(s).shape), dtype=t.handle(s).dtype, device="meta")
-                 for t in low if isinstance(t, TensorValue)]
+                 for t in low if t.is_tensor]
         if torch.result_type(*seen) != torch.result_type(*lined):
             refuse("operands of several types")
     return BatchedValue(s.record(fn, low, kwargs), levels)
@@ -158,9 +152,9 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
     a view."""
     x, key = args
     keys = key.items_list(s) if type(key) is TupleValue else [key]
-    if isinstance(x, BatchedValue):
+    if x.levels:
         refuse("indexing of a mapped tensor")
-    tensors = [k for k in keys if isinstance(k, TensorValue)]
+    tensors = [k for k in keys if k.is_tensor]
     levels = union(tensors)
     if not levels and (not modes(s) or not tensors and any(isinstance(k, SliceValue)
                                                           or k.is_const() and k.const(s) in (None, ...) for k in keys)):
@@ -169,15 +163,15 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
         refuse("indexing by these keys")
     low = []
     for k in keys:
-        if isinstance(k, TensorValue):
-            indexes = rank(s, k) == 0 and whole(k).handle(s).dtype in (torch.int64, torch.int32)
+        if k.is_tensor:
+            indexes = rank(s, k) == 0 and k.whole.handle(s).dtype in (torch.int64, torch.int32)
         else:
             indexes = k.is_const() and type(k.const(s)) is int
         if not indexes:
             refuse("indexing by these keys")
-        if isinstance(k, BatchedValue):
+        if k.is_tensor and k.levels:
             low.append(align(s, k, levels, 0))
-        elif isinstance(k, TensorValue):
+        elif k.is_tensor:
             low.append(s.record(torch.Tensor.reshape, [k, TupleValue([Constant(1)] * len(levels))], {}))
         else:
             options = {"dtype": Constant(torch.int64), "device": x.getattr(s, "device")}
@@ -197,30 +191,30 @@ def enter(s: Session, value: Value, axis: int | tuple[int | tuple[int, ...] | No
         if len(axes) != len(items):
             refuse("mapping over another number of arguments")
         return type(value)([enter(s, v, a, level, sizes) for v, a in zip(items, axes)])
-    if not isinstance(value, TensorValue) or type(axis) is not int:
+    if not value.is_tensor or type(axis) is not int:
         refuse("mapping over what is no tensor")
-    n, axes = len(levels_of(value)), rank(s, value)
+    n, axes = len(value.levels), rank(s, value)
     if not -axes <= axis < axes:
         refuse("mapping over an axis that is not there")
-    tensor = whole(value)
+    tensor = value.whole
     if axis % axes:
         tensor = s.record(torch.movedim, [tensor, Constant(n + axis % axes), Constant(n)], {})
     sizes.append(tensor.handle(s).shape[n])
-    return BatchedValue(tensor, (*levels_of(value), level))
+    return BatchedValue(tensor, (*value.levels, level))
 
 
 def leave(s: Session, value: Value, level: int, size: int) -> Value:
     """What the function of map ``level`` has returned, with the map's axis first."""
     if type(value) is TupleValue and value.pytype(s) is tuple:
         return TupleValue([leave(s, v, level, size) for v in value.items_list(s)])
-    if not isinstance(value, TensorValue):
+    if not value.is_tensor:
         refuse("a result that is no tensor")
-    own = levels_of(value)
+    own = value.levels
     if level in own:
-        tensor, own = whole(value), own[:-1]
+        tensor, own = value.whole, own[:-1]
     else:
-        shape = list(whole(value).handle(s).shape)
-        tensor = s.record(torch.unsqueeze, [whole(value), Constant(len(own))], {})
+        shape = list(value.whole.handle(s).shape)
+        tensor = s.record(torch.unsqueeze, [value.whole, Constant(len(own))], {})
         shape.insert(len(own), size)
         tensor = s.record(torch.Tensor.expand, [tensor, TupleValue([lift(s, d) for d in shape])], {})
     return BatchedValue(tensor, own) if own else tensor

@@ -355,6 +355,15 @@ class ListValue(SequenceValue):
     def lower(self, s: Session) -> Any:
         return [v.lower(s) for v in self.items_list(s)]
 
+    def nested(self, s: Session) -> list[Value]:
+        return self.items_list(s)
+
+    def with_nested(self, values: list[Value]) -> Value:
+        return type(self)(values)
+
+    def probed(self, s: Session) -> list:
+        return [v.probed(s) for v in self.items_list(s)]
+
     def extend_by(self, s: Session, iterable: Value) -> None:
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
         for values in iterable.chunks(s):
@@ -409,6 +418,15 @@ class TupleValue(SequenceValue):
             return super().concat(s, op, other)
         result = self.plain_number(s, op, self, other)
         return s.fold(op.fn, [self, other], {}) if result is None else result
+
+    def nested(self, s: Session) -> list[Value]:
+        return self.items_list(s)
+
+    def with_nested(self, values: list[Value]) -> Value:
+        return type(self)(values)
+
+    def probed(self, s: Session) -> tuple:
+        return tuple(v.probed(s) for v in self.items_list(s))
 
     def identity(self) -> tuple:
         if self.cls is tuple and self._elements is not None and not self._elements:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Callable
 
 import torch
@@ -42,6 +42,7 @@ KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rul
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive,
                                    torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 _PYTHON[bool] = "item"
+_NESTED = (ListValue, TupleValue, SliceValue)  # but no classes derived from them
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
 KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert,
                      list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
@@ -59,7 +60,7 @@ class Deferred(Value):
             args, kwargs, example, error, view, may_raise)
         self.cls = type(example)
         self.state = {id(t): (h.node, h.base.version, h.requires_grad)
-                      for t in tensors_in(s, [args, kwargs]) if (h := t.handle(s))}
+                      for t in tensors_in(s, (*args, *kwargs.values())) if (h := t.handle(s))}
 
     def needed(self, *args: object, **kwargs: object) -> None:
         error = self.error.with_traceback(None)
@@ -128,7 +129,7 @@ class Deferred(Value):
 
     def then(self, s: Session, v: Value) -> Value:
         """An argument as it was at the time of the call: tensors may have been written since."""
-        if isinstance(v, TensorValue):
+        if v.is_tensor:
             node, version, grad = self.state[id(v)]
             handle = v.handle(s)
             if handle.base.version == version:
@@ -136,15 +137,12 @@ class Deferred(Value):
             if self.view:
                 self.needed()
             return s.recording.tensor_of(s.tracer.fresh(s.tracer.builder.clone(node, node.type.strides), grad))
-        if isinstance(v, (ListValue, TupleValue)):
-            return type(v)([self.then(s, e) for e in v.items_list(s)])
-        if isinstance(v, SliceValue):
-            return SliceValue(*(self.then(s, p) for p in v.parts))
-        return v
+        parts = v.nested(s)
+        return v if parts is None else v.with_nested([self.then(s, p) for p in parts])
 
     def truth_of(self, s: Session) -> Value | None:
         """The tensor whose truth this is: ``bool(tensor)``; None for all else."""
-        return self.then(s, self.args[0]) if self.fn is bool and isinstance(self.args[0], TensorValue) else None
+        return self.then(s, self.args[0]) if self.fn is bool and self.args[0].is_tensor else None
 
     def describe(self) -> str:
         return "a value that is read off a tensor"
@@ -158,52 +156,32 @@ def only_keeps(fn: Callable) -> bool:
         return False
 
 
-def tensors_in(s: Session, v: Value | Sequence[Value] | dict[str, Value] | dict) -> Iterator[Value]:
+def tensors_in(s: Session, values: Iterable[Value]) -> Iterator[TensorValue]:
     """The tensors in nested arguments."""
-    if isinstance(v, TensorValue):
-        yield v
-    elif isinstance(v, (list, tuple)):
-        for e in v:
-            yield from tensors_in(s, e)
-    elif isinstance(v, dict):
-        yield from tensors_in(s, list(v.values()))
-    elif isinstance(v, SliceValue):
-        yield from tensors_in(s, v.parts)
-    elif isinstance(v, (ListValue, TupleValue)):
-        yield from tensors_in(s, v.items_list(s))
+    for v in values:
+        if v.is_tensor:
+            yield v
+        else:
+            yield from tensors_in(s, v.nested(s) or ())
 
 
 def _plain(s: Session, v: Value) -> bool:
     """Whether an argument can be kept: tensors, constants, and tuples, lists and slices of them."""
-    if isinstance(v, (ListValue, TupleValue)):
-        return type(v) in (ListValue, TupleValue) and all(_plain(s, e) for e in v.items_list(s))
-    if isinstance(v, SliceValue):
-        return all(_plain(s, p) for p in v.parts)
-    return isinstance(v, (TensorValue, Constant, FloatValue, DimValue))
+    parts = v.nested(s)
+    return v.can_wait if parts is None else type(v) in _NESTED and all(_plain(s, p) for p in parts)
 
 
 def _probed(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value],
             fill: int) -> tuple[object, bool] | None:
     """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of
     them); None where it raises."""
-    answer = ask(fn, [_given(s, a) for a in args], {k: _given(s, v) for k, v in kwargs.items()}, StandIns(fill))
+    answer = ask(fn, [a.probed(s) for a in args], {k: v.probed(s) for k, v in kwargs.items()}, StandIns(fill))
     if answer.error is not None:
         return None
     made, example = set(map(torch_private.storage_id, answer.given.tensors)), answer.result
     parts = example if isinstance(example, tuple) else (example,)
     return example, any(isinstance(v, torch.Tensor) and v.layout is torch.strided
                         and torch_private.storage_id(v) in made for v in parts)
-
-
-def _given(s: Session, v: Value) -> object:
-    """An argument as a probe takes it."""
-    if isinstance(v, TensorValue):
-        return v.handle(s)
-    if isinstance(v, (ListValue, TupleValue)):
-        return (list if isinstance(v, ListValue) else tuple)(_given(s, e) for e in v.items_list(s))
-    if isinstance(v, SliceValue):
-        return slice(*(_given(s, p) for p in v.parts))
-    return v.dim if isinstance(v, DimValue) else v.value if isinstance(v, FloatValue) else v.const(s)
 
 
 def name_of(fn: object) -> str:
@@ -227,7 +205,7 @@ def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], e
     name = name_of(fn) if error.kind in KINDS else None
     if name is None or "out" in kwargs or not all(_plain(s, v) for v in (*args, *kwargs.values())) or s.tracer.autocast:
         raise error
-    handles = [t.handle(s) for t in tensors_in(s, [list(args), kwargs])]
+    handles = [t.handle(s) for t in tensors_in(s, (*args, *kwargs.values()))]
     if not handles or any(h.type.is_symbolic for h in handles) and name == "item":
         raise error
     if sum(hint(h.type.numel) for h in handles) > _CONFIRM_NUMEL:

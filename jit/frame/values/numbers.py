@@ -63,7 +63,10 @@ class DimValue(Value):
     def identity(self) -> tuple[str, int]:
         return ("dim", self.dim)
 
-    is_numeric = True
+    is_numeric = can_wait = True
+
+    def probed(self, s: Session) -> IntExpr:
+        return self.dim
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)
@@ -140,7 +143,10 @@ class FloatValue(Value):
                 s.guards.add(leaf.source, facts.Equals(leaf.value))
         return self.value
 
-    is_numeric = True
+    is_numeric = can_wait = True
+
+    def probed(self, s: Session) -> float:
+        return self.value
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)

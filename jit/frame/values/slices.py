@@ -32,6 +32,15 @@ class SliceValue(Value):
     def const(self, s: Session) -> slice:
         return slice(*(p.const(s) for p in self.parts))
 
+    def nested(self, s: Session) -> list[Value]:
+        return list(self.parts)
+
+    def with_nested(self, values: list[Value]) -> Value:
+        return SliceValue(*values)
+
+    def probed(self, s: Session) -> slice:
+        return slice(*(p.probed(s) for p in self.parts))
+
     def as_slice(self, s: Session) -> slice:
         known = []
         for p in self.parts:

@@ -219,7 +219,16 @@ class TensorValue(Value):
     def formatted(self, s: Session, spec: Value) -> Value:
         return TensorText.of(s, self, None, spec.const(s))
 
-    is_numeric = is_tensor = True
+    is_numeric = is_tensor = can_wait = True
+    levels: tuple = ()  # the maps that it varies under: see ``values.batched``
+
+    @property
+    def whole(self) -> TensorValue:
+        """The tensor of all elements, of one that is mapped."""
+        return self
+
+    def probed(self, s: Session) -> TensorHandle:
+        return self.handle(s)
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None
