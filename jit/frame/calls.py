@@ -18,7 +18,7 @@ from . import tables
 from .executor import Frame
 from .values.base import Raised, Value
 from .values.constant import Constant
-from .values.containers import DequeValue, ListValue, SequenceValue, TupleValue
+from .values.containers import DequeValue, ListValue, TupleValue
 from .values.mappings import DictValue
 from .values.sets import SetValue
 from .values.deferred import Deferred, only_keeps
@@ -70,7 +70,8 @@ class Calls:
                     "torch.autograd",
                                   kind="functorch")
             if (real.__module__ and real.__module__.startswith("torch")
-                and self.s.tracer.supports(real) and any_tensor(args, kwargs)):
+                and self.s.tracer.supports(real)
+                and any(v.holds_tensor() for v in (*args, *kwargs.values()))):
                 # An object among the arguments, or a check of values: its Python code can be followed.
                 with self.s.speculate(kinds=("torch-argument", "data-dependent-value", "data-dependent-branch")):
                     return self.s.torch_call(real, args, kwargs)
@@ -323,18 +324,3 @@ def signature_twin(fn: FunctionValue, s: Session):
     twin = eval(f"lambda {', '.join(parts)}: None")
     twin.__qualname__ = fn.qualname
     return twin
-
-
-def any_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """True if a tensor is among the arguments or one container deep."""
-    for value in (*args, *kwargs.values()):
-        if value.is_tensor:
-            return True
-        if (isinstance(value, SequenceValue) and value._elements is not None
-            and any(v.is_tensor for v in value._elements)):
-            return True
-        if isinstance(value, SequenceValue) and value._elements is None and (
-                any(isinstance(v, torch.Tensor) for v in value.obj)
-                or any(v.is_tensor for v in value.tail)):
-            return True
-    return False

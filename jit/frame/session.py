@@ -124,7 +124,7 @@ class Session(Makers):
         return value
 
     def is_exception(self, value: Value, cls) -> bool:
-        return isinstance(value, ObjectValue) and issubclass(value.cls, cls)
+        return value.is_exception(cls)
 
     def real_exception(self, value: ObjectValue) -> Exception:
         """The exception object itself, when its arguments are constants."""

@@ -10,7 +10,7 @@ from ..values.base import Raised, type_name
 from ..values.constant import Constant, Previous
 from ..values.containers import TupleValue
 from ..values.functions import ClassValue
-from ..values.objects import ObjectValue, TracebackValue
+from ..values.objects import TracebackValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -23,7 +23,7 @@ def as_exception(s: Session, value: Value) -> Value:
     """What ``raise value`` raises: classes are instantiated."""
     if isinstance(value, ClassValue) and issubclass(value.obj, BaseException):
         return value.call(s, [], {})
-    if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException):
+    if value.is_exception(BaseException):
         return value
     return s.exception(TypeError("exceptions must derive from BaseException"))
 

@@ -79,6 +79,10 @@ class Value:
     def getattr(self, s: Session, name: str) -> Value:
         raise Unsupported(f"attribute {name!r} of {self.describe()}", kind="attribute")
 
+    def is_exception(self, cls: type) -> bool:
+        """Whether it is an exception of a class."""
+        return False
+
     def real(self, s: Session) -> object:
         """The object itself, which becomes a fact, where it may stand for a class or a type; None for all else."""
         return None
@@ -335,6 +339,10 @@ class Value:
     def nested(self, s: Session) -> list[Value] | None:
         """The values that it is made of as an argument of a tensor operation: of a list, a tuple or a slice."""
         return None
+
+    def holds_tensor(self) -> bool:
+        """Whether it is a tensor, or has one among its elements."""
+        return self.is_tensor
 
     def with_nested(self, values: list[Value]) -> Value:
         """The same of other values."""

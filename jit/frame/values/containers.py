@@ -240,6 +240,11 @@ class SequenceValue(ContainerValue):
     def plain_backwards(self, s: Session) -> Value:
         return SequenceIterator(self, len(self.load(s)) - 1, -1)
 
+    def holds_tensor(self) -> bool:
+        if self._elements is None:
+            return any(isinstance(v, torch.Tensor) for v in self.obj) or any(v.is_tensor for v in self.tail)
+        return any(v.is_tensor for v in self._elements)
+
     def items_list(self, s: Session) -> list[Value]:
         if self.cls is self.builtin:
             return list(self.load(s))

@@ -80,6 +80,9 @@ class ObjectValue(Value):
             s.guards.add(self.source, facts.identity(self.obj))
         return self.obj
 
+    def is_exception(self, cls: type) -> bool:
+        return issubclass(self.cls, cls)
+
     def real(self, s: Session) -> object:
         return None if self.obj is None else self.pin(s)
 
