@@ -69,3 +69,8 @@ def several(v: Any) -> list | tuple:
 def unpacked(given: tuple) -> list | tuple:
     """Arguments of which PyTorch takes one by one what it also takes as one list: ``f(2, 3)`` and ``f([2, 3])``."""
     return several(given[0]) if len(given) == 1 else given
+
+
+def refilled(v: Any, parts: list) -> Any:
+    """What ``several`` gives ``parts`` of: the one that it is, or a container such as ``v``."""
+    return _like(v, parts) if isinstance(v, (list, tuple)) else parts[0]

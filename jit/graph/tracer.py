@@ -25,7 +25,7 @@ from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
 from jit.graph.dims import Dim, bounds, equal, specialize
-from jit.graph.nested import holds
+from jit.graph.nested import holds, of_kind, refilled, replaced, several
 from jit.graph.shape_env import ShapeEnv
 from jit.graph.foreach import foreach
 from jit.graph.handles import (
@@ -42,7 +42,6 @@ from jit.graph.sym_float import plain
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
-    from jit.graph.handles import SymSize
     from jit.graph.ir import Loc
     from jit.graph.memory import Region
     from jit.graph.recording import Gradient
@@ -275,14 +274,13 @@ class Tracer:
             if made is not NotImplemented:
                 return made
         entry = self._entry(name, args, kwargs)
-        self.builder.recording = self.grad_enabled and (_has_gradient(args)
-                                                        or bool(kwargs) and _has_gradient(kwargs.values()))
+        self.builder.recording = self.grad_enabled and _has_gradient((args, kwargs))
         if entry is None:
             if name.endswith("_") and not name.endswith("__"):
                 return changes.inplace(self, name[:-1], args, kwargs)
             return self._call_aten(name, args, kwargs, overload)
         if entry.alias:
-            args, kwargs = tuple(map(_settled, args)), {k: _settled(v) for k, v in kwargs.items()}
+            args, kwargs = replaced(Dim, _settled, (tuple(args), kwargs))
         if entry.raw:
             return entry.fn(self, *_pack(entry, args), **kwargs)
         if not entry.alias:
@@ -340,7 +338,7 @@ class Tracer:
         result = NotImplemented
         if entry is not None and entry.raw:
             result = entry.fn(self, *_pack(entry, args), **kwargs)
-            return (result.node, [a for a in args if isinstance(a, TensorHandle)]) if isinstance(result,
+            return (result.node, list(of_kind(TensorHandle, args))) if isinstance(result,
                 TensorHandle) else (result, [])
         if entry is None or not entry.alias:
             args = self._on_one_device(args, entry is not None and entry.pointwise)
@@ -448,7 +446,7 @@ class Tracer:
         Where operands of another dtype than the common one are converted first, that makes them dense; conditions and
         masks are not converted.
         """
-        tensors = [a for a in args if isinstance(a, Node)]
+        tensors = list(of_kind(Node, args))
         types = [a.type for a in tensors]
         if not types:
             return node
@@ -488,20 +486,14 @@ class Tracer:
         carries = {h.node for h in handles if h.requires_grad}
         given = [h.node for h in handles] if carries else ()
 
-        def wrapped(node: Node, index: int = 0) -> TensorHandle:
+        def wrapped(node: Node, index: int) -> TensorHandle:
             grad = None
             if carries:
                 ask = None if asked is None else lambda nodes: asked(nodes, index)
                 grad = Recording(self.grad_enabled and result_is_differentiable(name, index), carries, given, ask)
             return self._wrap_node(node, handles, alias, grad, start)
 
-        if isinstance(result, Node):
-            return wrapped(result)
-        if isinstance(result, NamedResult):
-            return NamedResult(result.cls, result.fields, [wrapped(r, i) for i, r in enumerate(result)])
-        if isinstance(result, (tuple, list)):
-            return type(result)([wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(result)])
-        return result
+        return refilled(result, [wrapped(r, i) if isinstance(r, Node) else r for i, r in enumerate(several(result))])
 
     def _wrap_node(self, node: Node, handles: list[TensorHandle], alias: bool, grad: Recording | None,
                    start: int) -> TensorHandle:
@@ -698,33 +690,23 @@ def _unwound(node: Node) -> Node:
 
 def _gives_back(result: NamedResult | Node | list | tuple, start: int) -> bool:
     """Whether an expansion gave nodes that were there before ``start``, or views of them."""
-    if isinstance(result, Node):
-        return base_of(result).id < start
-    return isinstance(result, (tuple, list)) and any(_gives_back(r, start) for r in result)
+    return any(base_of(node).id < start for node in of_kind(Node, result))
 
 
 def _put(result, shown):
     """The results of an operator with those handles in their place that are not None."""
-    if isinstance(result, TensorHandle):
-        return shown[0] or result
-    made = [s or r for r, s in zip(result, shown)]
-    return NamedResult(result.cls, result.fields, made) if isinstance(result, NamedResult) else type(result)(made)
+    return refilled(result, [s or r for r, s in zip(several(result), shown)])
 
 
-def _has_gradient(values: Collection[object] | SymSize) -> bool:
-    return any(v.requires_grad if type(v) is TensorHandle else isinstance(v, (tuple, list)) and _has_gradient(v)
-               for v in values)
+def _has_gradient(values: object) -> bool:
+    return any(h.requires_grad for h in of_kind(TensorHandle, values))
 
 
-def _settled(v: object) -> object:
-    """An argument of a view, with symbolic numbers that are negative now as plain ones: -1 is a size to be inferred, or
-    counts from the end."""
-    if type(v) is Dim:
-        low = bounds(v)[0]
-        return specialize(v) if (low is None or low < 0) and v < 0 else v
-    if type(v) in (list, tuple):
-        return type(v)(map(_settled, v))
-    return v
+def _settled(v: Dim) -> IntExpr:
+    """A symbolic number among the arguments of a view as a plain one where it is negative now: -1 is a size to be
+    inferred, or counts from the end."""
+    low = bounds(v)[0]
+    return specialize(v) if (low is None or low < 0) and v < 0 else v
 
 
 def _is_complex(v: object) -> bool:
