@@ -3,6 +3,7 @@ of an optimizer: a symbolic float."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -45,7 +46,7 @@ class ItemValue(FloatValue):
         return program.const(*parts) if kind == "const" else program.row(kind, *(self._row(p, program) for p in parts))
 
     def emit(self, e: Emitter) -> None:
-        e.load_or_give_up((self, "number"), self.tensors, self.read)
+        e.load_or_give_up((self, "number"), self.read, [functools.partial(v.emit, e) for v in self.tensors])
 
     def describe(self) -> str:
         return "the value of a tensor"
