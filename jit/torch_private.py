@@ -176,6 +176,11 @@ def schema(op: Any) -> Any:
     return op._schema
 
 
+def overloads_of(fn: Any) -> list:
+    """An operator's overload alone, or all of a packet's."""
+    return [fn] if isinstance(fn, OpOverload) else [getattr(fn, name) for name in fn.overloads()]
+
+
 if not hasattr(torch.ops.aten.add.Tensor, "_schema"):
     missing["OpOverload._schema"] = "argument names and aliasing of operators"
 

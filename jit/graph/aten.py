@@ -152,8 +152,7 @@ def overloads(name: str) -> list[Overload]:
         namespace, _, plain = name.rpartition("::")
         packet = getattr(getattr(torch.ops, namespace or "aten"), plain, None)
         if packet is not None:
-            for o in packet.overloads():
-                op = getattr(packet, o)
+            for op in torch_private.overloads_of(packet):
                 if any(a.is_out for a in torch_private.schema(op).arguments):
                     continue
                 entry = Overload(name, op)

@@ -177,8 +177,7 @@ def _resolve(fn: Callable) -> Binding | None:
         found = _table[fn]
         return found._replace(unreduced=_reduction(found.name)) if type(fn) is types.BuiltinFunctionType else found
     if isinstance(fn, (torch_private.OpOverload, torch_private.OpOverloadPacket)):
-        schema = torch_private.schema(fn if isinstance(fn, torch_private.OpOverload)
-                                      else getattr(fn, fn.overloads()[0]))
+        schema = torch_private.schema(torch_private.overloads_of(fn)[0])
         namespace, _, name = schema.name.partition("::")
         return Binding(name if namespace == "aten" else schema.name, overload=fn)
     # Its source is run on proxies.

@@ -92,9 +92,7 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
 def _bound(name: str, overload: object, nodes: list[float | Node],
            named: dict) -> tuple[Overload, list[Node | float]] | None:
     """The overload that takes these arguments, with its values; None where there is none. Nothing is converted."""
-    overloads = ([overload] if isinstance(overload, torch_private.OpOverload)
-                 else [getattr(overload, o) for o in overload.overloads()])
-    for op in overloads:
+    for op in torch_private.overloads_of(overload):
         o = aten.Overload(name, op)
         values = None if any(a.is_out for a in torch_private.schema(op).arguments) else o.bind(nodes, named)
         if values is not None:

@@ -17,6 +17,7 @@ from jit.graph.dims import hint, structurally_equal
 from jit.graph.functions import computed, differentiated, parts
 from jit.graph.gradient_paths import carrying, may_carry
 from jit.graph.ir import Graph, Node, Output, Ref, TensorType, Transform, filled, operator, same_ints
+from jit.graph.nested import refilled, several
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prim_info import info
@@ -110,10 +111,7 @@ class Sweep(Transform):
         if made is NotImplemented:
             del b.nodes[first:]
             return None
-        if isinstance(made, tuple):
-            made = tuple([self.laid_out(m, t) for m, t in zip(made, n.type)])
-        else:
-            made = self.laid_out(made, n.type)
+        made = refilled(made, [self.laid_out(m, t) for m, t in zip(several(made), n.types)])
         for m in b.nodes[first:]:
             if m.op != "detach" and any(i in self.carries for i in m.inputs) and may_carry(m):
                 self.carries.add(m)
@@ -272,7 +270,7 @@ class Sweep(Transform):
     def send_call(self, node: Node, given: dict) -> None:
         """A library call: its own rule, or a replay."""
         b, args = self.b, filled(node.attrs["args"], node.inputs)
-        some = given if isinstance(given, Node) else any(g is not None for g in given)
+        some = any(g is not None for g in several(given))
         if not some:
             for i in node.inputs:
                 self.count(i, None)

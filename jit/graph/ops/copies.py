@@ -15,7 +15,7 @@ from jit.graph.dims import product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
-from jit.graph.nested import holds, several, unpacked
+from jit.graph.nested import holds, of_kind, several, unpacked
 from jit.graph.ops.views import become
 from jit.graph.prims import infer
 from jit.graph.registry import op
@@ -63,15 +63,9 @@ def is_format(t: TensorType, memory_format: torch.memory_format) -> bool:
 def to(b: Builder, self: Node, *args: torch.dtype | bool | None, dtype: torch.dtype | None = None,
        device: torch.device | None = None, non_blocking: bool = False, copy: bool = False,
        memory_format: torch.memory_format | None = None, other: Node | Number | None = None) -> Node:
-    for a in args:
-        if isinstance(a, torch.dtype):
-            dtype = a
-        elif isinstance(a, (torch.device, str)) or type(a) is int:
-            device = a
-        elif isinstance(a, Node):
-            other = a
-        elif isinstance(a, torch.memory_format):
-            memory_format = a
+    dtype, other = next(of_kind(torch.dtype, args), dtype), next(of_kind(Node, args), other)
+    device = next((a for a in of_kind((torch.device, str, int), args) if type(a) is not bool), device)
+    memory_format = next(of_kind(torch.memory_format, args), memory_format)
     flags = [a for a in args if type(a) is bool]
     if len(flags) > 1:
         copy = flags[1]

@@ -22,6 +22,7 @@ from jit.graph.build import HALF, resolve_device
 from jit.graph.dims import hint, product
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType
+from jit.graph.nested import of_kind
 from jit.graph.ops.creation import _size
 from jit.graph.registry import extern, op
 
@@ -229,8 +230,8 @@ def bernoulli(b: Builder, self: Node, p: float | int | None = None, *, generator
 def normal_of(b: Builder, mean: Node, std: float = 1.0, size: Sequence[IntExpr] | None = None, *, generator=None,
               dtype: torch.dtype | None = None, layout: torch.layout | None = None, device: torch.device | None = None,
               pin_memory: bool | None = None, requires_grad: bool = False) -> Node:
-    if (not _known(std) or std < 0 or isinstance(mean, Node) is (size is not None)
-        or not isinstance(mean, Node) and not _known(mean)):
+    of_tensor = isinstance(mean, Node)
+    if not _known(std) or std < 0 or of_tensor is (size is not None) or not of_tensor and not _known(mean):
         return NotImplemented  # a tensor of deviations is checked by eager
     if size is None:
         t = TensorType.contiguous(mean.shape, mean.dtype, mean.device)
@@ -310,9 +311,7 @@ def _loses_gaps(t: TensorType) -> bool:
 
 @op("bernoulli_", raw=True)
 def bernoulli_(t: Tracer, self: TensorHandle, p: float | TensorHandle = 0.5, *, generator=None) -> TensorHandle:
-    value = NotImplemented
-    if not isinstance(p, TensorHandle):
-        value = bernoulli(t.builder, self.node, p, generator=generator)
+    value = bernoulli(t.builder, self.node, p, generator=generator)
     if value is NotImplemented:
         probability = p.node if isinstance(p, TensorHandle) else float(p)
         value = aten.call(t.builder, "bernoulli", [self.node, probability], {"generator": generator})
@@ -327,7 +326,7 @@ def _row_major(self, *args: object) -> TensorType:
 
 @extern("normal")
 def _of_tensors(mean: Node, std: float, *args: object):
-    tensors = [v for v in (mean, std) if isinstance(v, TensorType)]
+    tensors = list(of_kind(TensorType, (mean, std)))
     if not tensors or args and args[0] is not None and not isinstance(args[0], torch.Generator):
         return NotImplemented
     return TensorType.contiguous(layout.broadcast_shapes(*(v.shape for v in tensors)),
