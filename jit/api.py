@@ -62,8 +62,9 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
             False none.
         backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) ->
             callable``.
-        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. All
-            compile as the default does; one that asks for more gives a warning, once, that says what it does not get.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. The
+            last two set the option ``templates``; one that asks for more than is done gives a warning, once, that says
+            what it does not get.
         options: values for ``jit.config``, by name, that hold while this function is compiled.
         disable: return ``model`` as it is.
         passes: functions that change each captured graph before it is differentiated and compiled, in this order; see
@@ -80,7 +81,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
                                  backend=backend, mode=mode, options=options, disable=disable, passes=passes)
     if disable:
         return model
-    settings = Settings(chosen, fullgraph, dynamic, options=dict(options or {}), mode=mode)
+    settings = Settings(chosen, fullgraph, dynamic, options=arguments.all_options(mode, options), mode=mode)
     return _compile(model, settings)
 
 
@@ -173,7 +174,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
         watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
         settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
-                                     options=dict(options.get("options") or {}))
+                                     options=arguments.all_options(options.get("mode"), options.get("options")))
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.own_numbers:
             report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
@@ -198,7 +199,8 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
             plans[graph] = backend(graph, examples, gradient)
             return plans[graph]
 
-        settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append)
+        settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append,
+                            options=arguments.all_options(options.get("mode"), options.get("options")))
         compiled = _compile(model, settings)
         made = compiled(*args, **kwargs)
         if type(made) is types.GeneratorType:

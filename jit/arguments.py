@@ -7,14 +7,17 @@ from typing import Any, NoReturn
 
 from . import config
 
-# What each mode of torch.compile asks for beyond what is always done; None: nothing.
+# What each mode of torch.compile asks for that is not done; None: nothing.
 MODES = {
     None: None,
     "default": None,
     "reduce-overhead": "calls run without Python in any mode, and CUDA graphs are not recorded",
-    "max-autotune": "block sizes come from heuristics and are not searched for, and CUDA graphs are not recorded",
-    "max-autotune-no-cudagraphs": "block sizes come from heuristics and are not searched for",
+    "max-autotune": "but for products, block sizes come from heuristics and are not searched for, and CUDA graphs are "
+                    "not recorded",
+    "max-autotune-no-cudagraphs": "but for products, block sizes come from heuristics and are not searched for",
 }
+# The options that a mode sets where the call says nothing else.
+OPTIONS = {"max-autotune": {"templates": True}, "max-autotune-no-cudagraphs": {"templates": True}}
 _told: set = set()  # modes that the user was told of
 
 
@@ -38,11 +41,17 @@ def check(fullgraph: object, dynamic: object, mode: object, options: Any, disabl
             raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
 
 
+def all_options(mode: str | None, options: dict | None) -> dict:
+    """The values for ``jit.config`` that a mode and options together ask for."""
+    return {**OPTIONS.get(mode or "", {}), **(options or {})}
+
+
 def tell_of_mode(mode: str | None, stacklevel: int) -> None:
     """Warn, once per mode, of what it does not get."""
     if mode is not None and MODES[mode] is not None and mode not in _told:
         _told.add(mode)
-        warnings.warn(f"jit: mode={mode!r} compiles as the default mode does: {MODES[mode]}", stacklevel=stacklevel + 1)
+        warnings.warn(f"jit: mode={mode!r} does not do all that torch.compile's does: {MODES[mode]}",
+                      stacklevel=stacklevel + 1)
 
 
 def refuse(model: object) -> NoReturn:

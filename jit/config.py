@@ -39,6 +39,9 @@ OPTIONS = {
     "untested": Option(False, "compile with a torch that is newer than the tested ones; read when jit is imported"),
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
+    "templates": Option(False, "compute matrix products together with what follows them, where a kernel of ours is "
+                               "faster than the library's: candidates are timed while compiling. "
+                               "mode=\"max-autotune\" switches it on"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
                                      "capturing"),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "

@@ -17,6 +17,7 @@ CHANNELS = {
     "graph_breaks": "each break or eager fallback: file, line, reason, hint",
     "passes": "how many nodes each pass leaves; of passes of the user's the graph after them",
     "kernels": "source text of each generated kernel",
+    "templates": "the candidates for each product with an epilogue, with their times",
     "bytecode": "original and rewritten bytecode",
     "plan": "the steps that the native executor runs",
     "timing": "seconds spent in each stage of a compilation",

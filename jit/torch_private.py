@@ -253,6 +253,7 @@ is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing",
 attention_setters, attention_getters = _matching("_set_sdp_use_"), _matching("_get_", "_sdp_enabled")
 current_raw_stream = optional("_C._cuda_getCurrentRawStream", "doctor's check that PyTorch tells its CUDA stream",
                               "GPU kernels cannot be run")
+cuda_sleep = optional("cuda._sleep", "keeps a GPU waiting while what is timed is launched", "no templates are timed")
 
 # Queries of which a captured region knows the answer.
 ANSWERS = {

@@ -115,7 +115,7 @@ def test_an_architecture_is_read_from_the_device(monkeypatch):
         assert devices.of_type("cuda").architecture() is cuda.H200
     found = SimpleNamespace(name="NVIDIA A100", multi_processor_count=108, warp_size=32, regs_per_multiprocessor=65536,
                             shared_memory_per_block_optin=163 << 10, L2_cache_size=40 << 20, memory_clock_rate=1215000,
-                            memory_bus_width=5120, major=8, minor=0)
+                            memory_bus_width=5120, clock_rate=1410000, major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found)
@@ -123,7 +123,7 @@ def test_an_architecture_is_read_from_the_device(monkeypatch):
     a100 = devices.of_type("cuda").architecture(torch.device("cuda", 1))
     cuda._read.cache_clear()
     assert ((a100.processors, a100.capability, a100.registers) == (108, 80, 256 << 10)
-            and 1.5e12 < a100.bandwidth < 1.6e12)
+            and 1.5e12 < a100.bandwidth < 1.6e12 and 3.1e14 < a100.products < 3.2e14)
     here = devices.of_type("cpu").architecture()
     assert here.processors >= 1 and 1 << 14 <= here.local <= here.cache
 

@@ -69,9 +69,11 @@ class Root:
 
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes;
-    ``reads``: all that the roots read."""
+    ``reads``: all that the roots read; ``calls``: library calls that its kernel computes itself, with the template of
+    each; ``lay_out``: what is done with that kernel (see ``epilogues``)."""
 
-    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number")
+    __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number",
+                 "calls", "lay_out")
 
     may_alias = False
 
@@ -79,6 +81,7 @@ class Group:
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
         self.mask = self.anc = self.position = 0
         self.needs, self.reads, self.split = [], set(), None
+        self.calls, self.lay_out = {}, None
 
     def __repr__(self) -> str:
         return f"Group({self.members})"

@@ -444,7 +444,8 @@ def is_integer(dtype: torch.dtype) -> bool:
 class Kernel:
     """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main
     store; ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order;
-    ``buffers``: the pointer arguments."""
+    ``buffers``: the pointer arguments. ``layout``: a template's way of laying it out (see ``template.Layout``), where
+    that is not left to the emitter."""
 
     name: str
     axes: tuple
@@ -453,6 +454,7 @@ class Kernel:
     sizes: tuple
     body: tuple
     device: str = "cpu"
+    layout: Any = None
 
     @functools.cached_property
     def buffer_of(self) -> dict:
@@ -517,6 +519,8 @@ class Kernel:
         if self.sizes:
             known = _size_facts(self)
             facts = [repr(known.get(s)) for s in self.sizes]
+        if self.layout is not None:
+            facts.append(repr(self.layout))
         return hashlib.sha256("\n".join([_text(self, "k", names), *facts]).encode()).hexdigest()[:24]
 
 

@@ -84,6 +84,7 @@ class Emitter:
         self._memo = {}
         self._rounded = {}             # (float32 value, half dtype) -> the same value in the half dtype
         self.members = {m.node: m for m in group.members if m.part is None}
+        self.called = {}               # library call that is computed here -> the index at which it is
         self.tail = None
         self._lay_out(cut, chunk, dealt)
 
@@ -223,10 +224,17 @@ class Emitter:
                 return self.load(place, index, mask, node.type.shape)
         if node.type.dtype not in self.backend.dtypes:
             raise Unsupported(f"no kernels for {node.type.dtype}", kind="kernel")
-        if node.op not in LOWER:
+        if node in self.group.calls:
+            if mask is not None or node in self.called:
+                raise Unsupported("a library call is read in parts, or twice, by the kernel that computes it",
+                                  kind="kernel")
+            self.called[node] = index
+            value, rounds = self.group.calls[node].value(self, node, index), True
+        elif node.op not in LOWER:
             raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
-        value = LOWER[node.op](self, node, index, mask)
-        if config.match_eager_rounding and node.type.dtype in HALF and info(node.op).rounds:
+        else:
+            value, rounds = LOWER[node.op](self, node, index, mask), info(node.op).rounds
+        if config.match_eager_rounding and node.type.dtype in HALF and rounds:
             value = self.round(value, node.type.dtype)
         return value
 
@@ -241,7 +249,8 @@ class Emitter:
         """Evaluate one root and store it where it is stored."""
         if root.node not in self.stored:
             return
-        index = self.at(root, root.out_align)
+        # A library call comes last, and is stored where the others have read it.
+        index = self.called[root.node] if root.node in self.group.calls else self.at(root, root.out_align)
         value = self.value(root.source, index, self.tail)
         place = self.stored[root.node]
         if root.part is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 
-from .. import devices, logs, runtime
+from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
-from . import failing, fusion, lower
+from . import epilogues, failing, fusion, lower, timing
 from .buffers import Buffers, Storage
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
@@ -27,7 +28,7 @@ from .registers import Registers
 from .target import target_of
 
 if TYPE_CHECKING:
-    from ..graph.ir import Graph
+    from ..graph.ir import Graph, Node
     from .groups import Group, LibraryCall
     from .loops import Kernel
 
@@ -40,7 +41,8 @@ class Options:
     ``fuse=False`` gives each root its own kernel; ``in_place`` lets results take the memory of dying operands;
     ``channels_last`` lets convolutions run in that format; ``unaligned``: the numbers of inputs whose address is
     not aligned (GPU kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
-    that are among the integers of a call even if no kernel of the graph uses them."""
+    that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
+    candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on."""
 
     target: str = "native"
     fuse: bool = True
@@ -48,6 +50,7 @@ class Options:
     channels_last: bool = True
     unaligned: frozenset = frozenset()
     symbols: tuple = ()
+    choose: Optional[Callable] = None
 
 
 @dataclass
@@ -109,6 +112,7 @@ class Planner:
         b = self.buffers = Buffers(self.graph, schedule)
         schedule.order = failing.writes_last(schedule, [unaliased(o.node) for o in self.graph.outputs
                                                         if o.mutates is not None])
+        self._take_calls_over(schedule)
         find_lifetimes(b)
         if self.options.in_place:
             reuse_in_place(b)
@@ -116,6 +120,23 @@ class Planner:
         for t, step in enumerate(schedule.order):
             step.plan(self, t)
         # ``emit``: arenas by lifetime, slots and registers, the two parts of the plan, frees.
+
+    def _take_calls_over(self, schedule: fusion.Schedule) -> None:
+        """Let kernels compute library calls that they read, by templates, where that is faster."""
+        choose = self.options.choose
+        if choose is None and config.templates and self.options.target == "native":
+            choose = functools.partial(timing.choose, plan=self._alone)
+        if choose is not None:
+            importlib.import_module("jit.codegen.templates")
+            epilogues.take_over(self.graph, schedule, choose)
+
+    def _alone(self, graph: Graph, inputs: list[Node], choose: Callable) -> Planner:
+        """A planner of a part of the graph that reads the values ``inputs``, scheduled."""
+        unaligned = frozenset(i for i, n in enumerate(inputs)
+                              if n.op == "input" and n.attrs["index"] in self.options.unaligned)
+        planner = Planner(graph, Options(fuse=self.options.fuse, unaligned=unaligned, choose=choose))
+        planner.schedule()
+        return planner
 
     def call_library(self, call: LibraryCall) -> None:
         self.steps.append(CallLibrary(call.node))
@@ -141,8 +162,9 @@ class Planner:
                 b.partial.append(s)
             arguments = tuple(partials.get(a, a) for a in lowered.arguments)
             self.steps.append(RunKernel(len(self.launches), arguments, group.device, t in b.commits))
-            self.launches.append(lowered.kernel)
-            self.launch_keys.append(self._launch_key(lowered.kernel, arguments))
+            kernel = lowered.kernel if group.lay_out is None else group.lay_out(lowered.kernel)
+            self.launches.append(kernel)
+            self.launch_keys.append(self._launch_key(kernel, arguments))
 
     def _launch_key(self, kernel: Kernel, arguments: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""

@@ -18,6 +18,8 @@ class Architecture:
             cache.
         cache: bytes of the cache that all processors share.
         bandwidth: bytes per second that the memory's clock and width allow; 0 where they are not told.
+        products: operations per second of products of matrices of halves, a multiplication and an addition being two;
+            0 where they are not told.
         capability: the version of a GPU's instruction set as major * 10 + minor; 0 of a CPU.
     """
 
@@ -28,6 +30,7 @@ class Architecture:
     local: int = 0
     cache: int = 0
     bandwidth: float = 0.0
+    products: float = 0.0
     capability: int = 0
 
     def __str__(self) -> str:

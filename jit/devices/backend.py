@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import torch
 
 from jit.devices.architecture import Architecture
@@ -56,6 +58,10 @@ class Backend:
     memory_alignment = 256  # bytes, of parts of an arena
     # Bytes of which kernels take the addresses of inputs for multiples, which is guarded; 0: they rely on nothing.
     pointer_alignment = 0
+
+    def seconds(self, run: Callable, device: torch.device) -> float | None:
+        """How long one of many calls of ``run`` keeps a device busy; None where that cannot be found out now."""
+        return None
 
     # -- fusion -------------------------------------------------------------------------------------------------
 

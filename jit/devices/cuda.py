@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from typing import Callable
 
 import torch
 
@@ -16,7 +17,15 @@ from jit.devices.architecture import Architecture
 from jit.devices.backend import Backend, Problem
 
 H200 = Architecture("NVIDIA H200", processors=132, lanes=32, registers=256 << 10, local=227 << 10, cache=50 << 20,
-                    bandwidth=4.8e12, capability=90)
+                    bandwidth=4.8e12, products=9.9e14, capability=90)
+
+# Of each multiprocessor of a GPU with a capability, or with a lower one than the next: operations per tick in products
+# of halves.
+PRODUCTS = {70: 1024, 80: 2048, 86: 1024, 90: 4096, 100: 8192, 120: 1024}
+
+# To time a call: the GPU waits until calls have been launched, each of which takes the processor less than so many
+# cycles of the GPU's clock, at most so many of them; and works for so many seconds.
+_LAUNCH_CYCLES, _LAUNCHES, _BUSY = 100_000, 20, 3e-3
 
 
 @functools.cache
@@ -29,6 +38,8 @@ def _read(index: int) -> Architecture:
         cache=getattr(p, "L2_cache_size", H200.cache),
         # Two transfers at each tick of a clock in kHz, over a bus whose width is in bits.
         bandwidth=2e3 * getattr(p, "memory_clock_rate", 0) * getattr(p, "memory_bus_width", 0) / 8,
+        products=1e3 * getattr(p, "clock_rate", 0) * p.multi_processor_count
+        * max((n, rate) for n, rate in PRODUCTS.items() if n <= max(10 * p.major + p.minor, 70))[1],
         capability=10 * p.major + p.minor)
 
 
@@ -80,6 +91,28 @@ class Cuda(Backend):
 
     emitter = "jit.codegen.triton.target"
     pointer_alignment = 16  # wide loads
+
+    def seconds(self, run: Callable, device: torch.device) -> float | None:
+        """The time on the GPU, of calls that wait in its queue: a plain timer sees the launches of short kernels. On
+        the current stream, whose memory the program uses again."""
+        if not torch.cuda.is_available() or isinstance(torch_private.cuda_sleep, torch_private.Absent):
+            return None
+        with torch.cuda.device(device):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            run()
+            once = self._queued(run, 1)
+            return self._queued(run, max(2, min(_LAUNCHES, int(_BUSY / max(once, 1e-6)))))
+
+    def _queued(self, run: Callable, times: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch_private.cuda_sleep(times * _LAUNCH_CYCLES)
+        begin.record()
+        for _ in range(times):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / times
 
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24

@@ -68,22 +68,24 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
     """Triton text for a kernel.
 
     Args:
-        config: block sizes; the heuristic's choice when None.
+        config: block sizes; the heuristic's choice when None, unless the kernel has a layout of its own.
         aligned: names of the buffers whose address is a multiple of 16 bytes; all of them when None.
         interpret: write text for Triton's interpreter (no libdevice).
     Raises:
         Unsupported: a dtype or prim that has no GPU form.
     """
+    if kernel.layout is not None and config is None:
+        return kernel.layout.emit(kernel, aligned, interpret)
     tiling = tile(kernel)
     config = config or heuristics.choose(tiling)
-    return _Emitter(tiling, config, aligned, interpret).source()
+    return Emitter(tiling, config, aligned, interpret).source()
 
 
 # What is written for each kind of statement, where a block holds the whole row and in a loop over a row.
 statements, in_loop = loops.Handlers("Triton"), loops.Handlers("Triton's loop over a row")
 
 
-class _Emitter:
+class Emitter:
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
         self.kernel = kernel = tiling.kernel
@@ -93,7 +95,7 @@ class _Emitter:
         self.extents = tiling.extents
         self.range_of = {"@" + n: n for n in self.extents}
         self.block = {n: getattr(config, n, 1) for n in self.extents}
-        self.dimensions = [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        self.dimensions = self._dimensions()
         self.order = list(self.dimensions)
         if config.parts > 1:  # a block of r is two-dimensional: parts, and the piece that the threads share
             assert config.looped and self.dimensions == ["r"], "pieces are combined with one row per program"
@@ -115,6 +117,10 @@ class _Emitter:
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
     # analysis
+
+    def _dimensions(self) -> list:
+        """The dimensions of the tensors in the text."""
+        return [n for n in self.extents if self.block[n] > 1 or n == "r"]
 
     def _ranges(self, axes: Collection[str]) -> frozenset:
         """The dimensions that are these axes."""
@@ -183,13 +189,9 @@ class _Emitter:
 
     def source(self) -> Source:
         self._positions()
-        if self.config.looped or self.config.recompute:
-            _Passes(self).emit()
-        else:
-            for s in self.kernel.body:
-                self.statement(s)
+        self._statements()
         kernel = self.kernel
-        function = _function_name(kernel)
+        function = _function_name(kernel, self.word)
         constant = ": tl.constexpr" if self.interpret else ""  # there, range() over an argument fails with numpy 2.4
         arguments = ", ".join([self.names[b.name] for b in kernel.buffers] + [self.names[n] + constant
                                                                               for n in kernel.sizes])
@@ -203,6 +205,18 @@ class _Emitter:
         divisible = [] if self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
+
+    def _statements(self) -> None:
+        if self.config.looped or self.config.recompute:
+            _Passes(self).emit()
+        else:
+            for s in self.kernel.body:
+                self.statement(s)
+
+    @property
+    def word(self) -> str:
+        """What kind of kernel it is, in its name."""
+        return "row" if self.kernel.raxes else "map"
 
     def _ends_inside_vectors(self) -> bool:
         """Whether a mask along ``x`` cuts vectors. Triton then takes elements one by one, and should not give each
@@ -523,14 +537,14 @@ class _Emitter:
         self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
 
 
-def _limit(emitter: _Emitter, name: str) -> str:
+def _limit(emitter: Emitter, name: str) -> str:
     return str(2**62) if name in emitter.wide else str(INT32_MAX)
 
 
 class _Passes:
     """Emits the passes over a row, as loops or, with ``recompute``, in line."""
 
-    def __init__(self, emitter: _Emitter) -> None:
+    def __init__(self, emitter: Emitter) -> None:
         self.e, self.kernel = emitter, emitter.kernel
         self.body, self.loaded = self.kernel.body, set()
         self.schedule = analysis.Schedule(self.kernel, online=emitter.config.looped)
@@ -720,7 +734,7 @@ def _fits(reach: int | None) -> bool:
 _SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}
 
 
-def _function_name(kernel: loops.Kernel) -> str:
+def _function_name(kernel: loops.Kernel, kind: str) -> str:
     """A name for profilers that tells what a kernel computes; a function of its structure alone."""
     words = []
     for s in kernel.body:
@@ -728,5 +742,4 @@ def _function_name(kernel: loops.Kernel) -> str:
         word = _SHORT.get(word, word)
         if word and (not words or words[-1] != word):
             words.append(word)
-    kind = "row" if kernel.raxes else "map"
     return "_".join(["jit", kind, *words[:6]])[:60] if words else f"jit_{kind}_copy"

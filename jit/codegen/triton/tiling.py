@@ -79,7 +79,7 @@ class Tiling:
         return self.extents.get(name, 1)
 
 
-def _tiling(kernel: Kernel, kind: str, **groups: tuple[Axis, ...] | list[Axis]) -> Tiling:
+def tiling(kernel: Kernel, kind: str, **groups: tuple[Axis, ...] | list[Axis]) -> Tiling:
     """The kernel with each group of axes, outermost first, as one linear range."""
     values, axes = {}, {"p": [], "r": []}
     for name, group in groups.items():
@@ -124,15 +124,15 @@ def tile(kernel: loops.Kernel) -> Tiling:
 def _tile_pointwise(kernel: Kernel) -> Tiling:
     axes = kernel.axes
     if len(axes) < 2:
-        return _tiling(kernel, "flat", x=axes)
+        return tiling(kernel, "flat", x=axes)
     inner = axes[-1]
     other = _transposed_axis(kernel, inner)
     if other is not None:
         rest = [a for a in axes if a is not inner and a is not other]
-        return _tiling(kernel, "tile", z=rest, y=[other], x=[inner])
+        return tiling(kernel, "tile", z=rest, y=[other], x=[inner])
     if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
-        return _tiling(kernel, "strip", y=axes[:-1], x=[inner])
-    return _tiling(kernel, "flat", x=axes)
+        return tiling(kernel, "strip", y=axes[:-1], x=[inner])
+    return tiling(kernel, "flat", x=axes)
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
@@ -162,6 +162,6 @@ def _tile_reduction(kernel: Kernel) -> Tiling:
     if best is not None and parallel[best] > contiguous.get(last.name, 0):
         inner = next(a for a in kernel.axes if a.name == best)
         if size_hint(inner.extent) >= 16:
-            return _tiling(kernel, "outer", z=[a for a in kernel.axes if a is not inner], x=[inner], r=kernel.raxes)
-        return _tiling(kernel, "outer", x=kernel.axes, r=kernel.raxes)
-    return _tiling(kernel, "inner", x=kernel.axes, r=kernel.raxes)
+            return tiling(kernel, "outer", z=[a for a in kernel.axes if a is not inner], x=[inner], r=kernel.raxes)
+        return tiling(kernel, "outer", x=kernel.axes, r=kernel.raxes)
+    return tiling(kernel, "inner", x=kernel.axes, r=kernel.raxes)

@@ -1,0 +1,80 @@
+"""Matrix products as statements of loops: what all templates for them have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...graph.ir import filled
+from ..indexing import broadcast_index
+from ..lower import register_dtype
+from ..template import Template
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+    from ...graph.ir import Node
+    from ..loops import Kernel, Load, Reduce, Statement
+    from ..lower import Emitter
+
+
+def parts(node: Node) -> tuple[Node, Node, Node | None, bool] | None:
+    """(left operand, right operand, bias or None, whether the right one is transposed) of a library call that is a
+    product of matrices; None for any other."""
+    if node.op != "aten_call" or node.attrs["overload"] != "":
+        return None
+    args = list(filled(node.attrs["args"], node.inputs))
+    target = node.attrs["target"]
+    if target == "aten::mm":
+        return args[0], args[1], None, False
+    if target == "aten::addmm" and all(type(a) in (int, float) and a == 1 for a in args[3:]):
+        return args[1], args[2], args[0], False
+    if target == "aten::linear":
+        return args[0], args[1], args[2] if len(args) > 2 else None, True
+    return None
+
+
+class Product(Template):
+    """A product of two matrices, or of all rows of a tensor with one, and a bias if there is one."""
+
+    def matches(self, node: Node) -> bool:
+        found = parts(node)
+        if found is None or not node.type.dtype.is_floating_point:
+            return False
+        x, w, bias, _ = found
+        return (w.type.rank == 2 and x.type.rank >= 2
+                and all(t is None or t.type.dtype is node.type.dtype for t in (x, w, bias)))
+
+    def value(self, e: Emitter, node: Node, index: tuple[IntExpr, ...]) -> str:
+        x, w, bias, transposed = parts(node)
+        dtype = register_dtype(node.type.dtype)
+        *row, column = index
+        along = e.b.axis(x.type.shape[-1], "r")
+        left = e.value(x, (*row, along))
+        right = e.value(w, (column, along) if transposed else (along, column))
+        total = e.b.reduce("sum", e.compute("mul", left, right, dtype=dtype))
+        if bias is None:
+            return total
+        return e.compute("add", total, e.value(bias, broadcast_index(bias.type.shape, index)), dtype=dtype)
+
+
+def sum_of_products(kernel: Kernel) -> tuple[Reduce, Load, Load] | None:
+    """The sum of a kernel that is a product, and the loads of the elements that it multiplies, if nothing else is done
+    with elements of the operands but to widen them."""
+    combined = [s for s in kernel.body if s.combine]
+    if len(combined) != 1 or combined[0].combine != "sum" or not combined[0].reduces or len(kernel.raxes) != 1:
+        return None
+    (total,) = combined
+    product = kernel.definition[total.arg]
+    if product.prim != "mul":
+        return None
+    loads = [_behind_cast(kernel, a) for a in product.operands]
+    if not all(s.loaded and not s.operands for s in loads):
+        return None
+    if kernel.element_values != {product.dst, *product.operands, *(s.dst for s in loads)}:
+        return None
+    return None if any(s.effect and kernel.is_element(s) for s in kernel.body) else (total, *loads)
+
+
+def _behind_cast(kernel: Kernel, name: str) -> Statement:
+    """What defines a value, or what it is a cast of."""
+    s = kernel.definition[name]
+    return kernel.definition[s.operands[0]] if s.prim == "cast" else s
