@@ -31,6 +31,12 @@ INT32_MAX = 2**31 - 1
 LONG_ROW = 4096
 
 
+def simplify(kernel: loops.Kernel) -> loops.Kernel:
+    """An equal kernel without axes of one iteration, and with neighbouring axes joined wherever no index becomes harder
+    to compute."""
+    return nest.joined(nest.without_ones(kernel), _join)
+
+
 def _join(outer: loops.Axis, inner: loops.Axis, body: tuple) -> tuple[Axis, tuple] | None:
     """The two axes as one, with the rewritten body; None where an index would need a new division."""
     axis = loops.Axis(f"{outer.name}_{inner.name}", outer.extent * inner.extent, outer.kind)
@@ -117,7 +123,7 @@ def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None 
 
 def tile(kernel: loops.Kernel) -> Tiling:
     """Choose the tile dimensions of a kernel, from its index expressions and present sizes."""
-    kernel = nest.joined(nest.without_ones(kernel), _join)
+    kernel = simplify(kernel)
     return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
 
