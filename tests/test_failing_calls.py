@@ -645,3 +645,21 @@ def test_steps_of_a_generator_that_fail(backend):
             break
         assert (got, seen(mine)) == (outcome(every(g), theirs := (torch.zeros(3), torch.eye(3), [])), seen(theirs))
     assert point > 5
+
+
+def test_what_is_read_without_a_graph_and_raises():
+    def f(i, n, log):
+        log.append(1)
+        return torch.bincount(i), n
+
+    def g(x, y, log):
+        log.append(len(log))
+        return torch.linalg.lstsq(x, y).solution
+
+    bad = torch.full((3, 3), float("nan"))
+    for fn, good, bad in ((f, (torch.tensor([1, 2]), 2), (torch.tensor([-1, 2]), 2)),
+                          (g, (torch.eye(3), torch.ones(3, 1)), (bad, torch.ones(3, 1)))):
+        c = jit.compile(fn)
+        for args in (good, good, bad, good, bad):
+            mine, theirs = (*args, []), (*args, [])
+            assert repr(outcome(c, mine)) == repr(outcome(fn, theirs)) and mine[2] == theirs[2]

@@ -559,7 +559,7 @@ class Emitter:
             self.blocks[WRITE_BACK].clear()
         before = blocks.before_commit(repeatable)
         blocks.check(self.blocks, self.argnames, self.failing, before)
-        protected = before[1:] if plan is not None else ()  # ARGUMENTS has nothing to lose
+        protected = before if self.failing else ()
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)
         labels: dict = {}
         failed = asm.new_label("failed")
