@@ -163,9 +163,7 @@ class Capture:
             del outcome
             if not settings.fullgraph:
                 let_go(error)
-            if isinstance(error, NeedsEager):
-                raise error
-            if settings.fullgraph:
+            if settings.fullgraph or isinstance(error, NeedsEager):
                 raise error
             return self.finish_break(error, chain)
         except Unsupported as error:
