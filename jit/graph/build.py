@@ -153,7 +153,7 @@ class Builder(NodeList):
     def scalar(self, value: Any, dtype: torch.dtype, device: torch.device | None = None,
                exact: bool = False) -> Node:
         """A rank-0 constant: the value converted to the dtype, so that integers wrap and halves are rounded. ``exact``:
-        the number among halves is the program's own, as eager's arithmetic takes it (see ``PrimInfo.exact_numbers``)."""
+        the number among halves is the program's own, as eager's arithmetic takes it (``PrimInfo.exact_numbers``)."""
         if dtype in HALF and not exact and type(value) in (SymFloat, Dim):
             return self.cast(self.scalar(value, torch.float32, device), dtype)
         if type(value) is SymFloat and dtype.is_floating_point:
