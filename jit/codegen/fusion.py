@@ -1,24 +1,26 @@
 """Which graph nodes share a kernel.
 
 Roots and groups are described in ``groups.py``. All pointwise and indexing nodes that are no roots are *inlined* into
-the trees of the roots that read them. Groups grow from producers to consumers in program order, then siblings that read
-the same tensor are joined. Reachability between groups is kept as bit sets, so a join that would make a cycle is seen
-at once and the whole pass stays near linear.
+the trees of the roots that read them. A worklist of ties (``ties.py``) names the pairs of groups that may become one:
+those of producers and consumers in program order, then those of siblings; ``fusable`` decides. Reachability between
+groups is kept as bit sets, so a join that would make a cycle is seen at once and the whole pass stays near linear.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from .. import devices
 from ..graph.prims import REDUCTIONS, info, names
 from . import indexing
-from .groups import Group, LibraryCall, Root
+from .groups import Group, LibraryCall, Root, Step
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
+from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
     import torch
@@ -47,14 +49,7 @@ class Schedule:
         self.order, self.stored, self.roots, self.calls = [], set(), {}, {}
 
 
-def _edge_numel(user: Node, index: int) -> int:
-    """How many times a reader evaluates its operand number ``index``."""
-    if user.op in ROWS or user.op == "cat":
-        return numel_hint(user.inputs[index].type.shape)
-    return numel_hint(user.type.shape)
-
-
-def _uses(graph: Graph) -> tuple[dict[Node, dict], set[Node]]:
+def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[Node]]:
     """Base node -> {reader: edge size}, the values wanted as tensors, and the values of graph outputs."""
     users = {n: {} for n in graph.nodes}
     wanted = set()
@@ -68,9 +63,9 @@ def _uses(graph: Graph) -> tuple[dict[Node, dict], set[Node]]:
                 wanted.add(base_of(i))
                 users[base_of(i)][n] = 0
             continue
-        for k, i in enumerate(n.inputs):
+        for i in n.inputs:
             b = base_of(i)
-            users[b][n] = users[b].get(n, 0) + _edge_numel(n, k)
+            users[b][n] = users[b].get(n, 0) + numel[i if n.op in ROWS or n.op == "cat" else n]
     for o in graph.outputs:
         wanted.add(base_of(o.node))
     for n in reversed(graph.nodes):
@@ -90,9 +85,10 @@ def _widens(n: Node) -> bool:
 class _Trees:
     """Decides in program order which nodes are roots, with the cost and the leaves of the tree below each."""
 
-    def __init__(self, graph: Graph, users: dict[Node, dict[Node, int]], wanted: set[Node]) -> None:
+    def __init__(self, graph: Graph, users: dict[Node, dict[Node, int]], wanted: set[Node],
+                 numel: dict[Node, int]) -> None:
         self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
-        self.users, self.wanted = users, wanted
+        self.users, self.wanted, self.numel = users, wanted, numel
         for n in graph.nodes:
             if n.op in VIEWS or n.op in EXTERN:
                 continue
@@ -116,7 +112,7 @@ class _Trees:
             or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12):
             return False
         users = self.users[n]
-        size = max(numel_hint(n.type.shape), 1)
+        size = max(self.numel[n], 1)
         cost = self.cost[n]
         if n.op == "cat" and (len(n.inputs) > MAX_CAT_INLINE or cost > 16 or len(users) != 1):
             return False
@@ -130,8 +126,7 @@ class _Trees:
             if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
                 return False
             return cost <= devices.backend(n.type.device).cheap_to_broadcast or reads <= size * 4 and cost <= 8
-        big = [l for l in self.leaves[n] if numel_hint(l.type.shape if not isinstance(l.type, tuple)
-                                                       else ()) * 4 > size]
+        big = [l for l in self.leaves[n] if self.numel[l] * 4 > size]
         if not big:
             return cost <= devices.backend(n.type.device).cheap_without_reads
         return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
@@ -186,7 +181,7 @@ def inner_dim(root: Root) -> Optional[int]:
     best, size = None, -1
     for node, aligns in root.reads.items():
         for align in aligns:
-            if align is None or isinstance(node.type, tuple):
+            if align is None or node.several:
                 continue
             n = numel_hint(node.type.shape)
             if n > size:
@@ -221,260 +216,125 @@ def wants_split(device: torch.device, dims: list[IntExpr], reduced: frozenset[in
 class _Fuser:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.users, self.wanted = _uses(graph)
-        self.trees = _Trees(graph, self.users, self.wanted)
-        self.inlined = self.trees.inlined
+        numel = {n: numel_hint(() if n.several else n.type.shape) for n in graph.nodes}
+        self.users, self.wanted = _uses(graph, numel)
+        self.inlined = _Trees(graph, self.users, self.wanted, numel).inlined
         self.roots = {}       # node -> its roots (several for the operands of a concatenation)
         self.calls = {}       # node of the library -> its call
-        self.groups = []
+        self.groups = {}      # id -> group or library call, in order
         self.by_bit = []      # bit number -> root or library call
         self.enabled = True
 
     # reachability
 
-    def _new_bit(self, group: Group) -> int:
-        bit = 1 << len(self.by_bit)
-        self.by_bit.append(group)
-        group.mask |= bit
-        return bit
+    def _new_bit(self, step: Step, maker: Root | LibraryCall) -> None:
+        step.mask = 1 << len(self.by_bit)
+        self.by_bit.append(maker)
 
-    def _link(self, g: Group, anc: int) -> None:
-        """Record that ``g``, and what runs after it, depends on the roots ``anc`` (closed under ancestors)."""
-        g.anc |= anc & ~g.mask
-        everything = g.anc | g.mask
-        for d in self.groups:
-            if d.anc & g.mask:
-                d.anc |= everything
-
-    def _producers(self, root: Root) -> tuple[dict[int, Group], list[tuple]]:
-        """The groups that must run before a root, with the (producer root, alignment) pairs that could join."""
-        groups, edges = {}, []
-        for node, aligns in root.reads.items():
-            if node in self.calls:
-                groups[id(self.calls[node])] = self.calls[node]
-            for q in self.roots.get(node, ()):
-                groups[id(q.group)] = q.group
-                if q.part is None:
-                    edges.append((q, aligns))
-        return groups, edges
+    def _between(self, a: Group, b: Group) -> bool:
+        """Whether a path from one group to the other goes through a third, which could run neither before nor after
+        the two as one."""
+        return any(h.anc & first.mask for first, second in ((a, b), (b, a)) if second.anc & first.mask
+                   for m in second.members for node in m.reads for h in self._requires(node)
+                   if h is not first and h is not second)
 
     # joining
 
-    def _mapping(self, root: Root, g: Group, q: Root, align: tuple[int, ...] | None) -> dict[int, int] | None:
-        """Domain dimension -> group dimension for a root that reads member ``q`` with this alignment, or None."""
-        if align is None:
+    def fusable(self, a: Group, b: Group, tie: Tie) -> Optional[dict[int, int]]:
+        """Dimension of ``b`` -> dimension of ``a`` with which the members of ``b`` can move to ``a``, or None. Changes
+        nothing."""
+        # A kernel has one device, and limits of size.
+        if (a.device != b.device or len(a.members) + len(b.members) > MAX_MEMBERS
+            or len(a.reads | b.reads) > MAX_READS):
             return None
-        place, mapping = q.out_place(), {}
-        for k, d in enumerate(align):
-            if d == FIXED:
-                continue
-            if place[k] == FIXED or mapping.setdefault(d, place[k]) != place[k]:
-                return None
-        free = [d for d, s in enumerate(root.domain) if not is_one(s) and d not in mapping]
-        if free:
-            spare = [x for x in sorted(g.reduced) if x not in mapping.values()]
-            if len(spare) != len(free):
-                return None
-            for d, x in zip(free, spare):
-                if not same(root.domain[d], g.dims[x]):
-                    return None
-                mapping[d] = x
-        if len(set(mapping.values())) != len(mapping):
+        # Siblings do not read each other.
+        downstream = a.anc & b.mask or b.anc & a.mask
+        if downstream and not tie.related:
             return None
-        return mapping
+        # Each loop of the one is a loop of the other; what reads the results of rows alone has no loops over rows.
+        mapping = tie.mapping(a, b, self.roots)
+        if mapping is None or len(mapping) != len(b.dims) or len(set(mapping.values())) != len(mapping):
+            return None
+        whole = len(mapping) == len(a.dims)
+        if not whole and (not tie.behind or b.reduced or not a.reduced.isdisjoint(mapping.values())
+                          or len(b.dims) + len(a.reduced) != len(a.dims)):
+            return None
+        # The loops are of one length; those of a value and of what reads it in step are, by its type.
+        if not tie.behind and not all(same(b.dims[x], a.dims[y]) for x, y in mapping.items()):
+            return None
+        # All reductions are over the same loops, and what depends on the order of these finds them in it.
+        order = [mapping[x] for x in sorted(b.reduced)]
+        if order and a.reduced and a.reduced != set(order):
+            return None
+        if order != sorted(order) and any(m.node.op in POSITIONS for m in b.members):
+            return None
+        # Loops that scan do not reduce, and only what reads a scan, or is read by it, shares them with it.
+        if order or a.reduced and not tie.behind:
+            scans = [any(m.node.op == "cumsum" and m.part is None for m in g.members) for g in (a, b)]
+            if any(scans) and (not tie.behind or not scans[1] or any(m.node.op in REDUCTIONS for m in a.members)):
+                return None
+        # Rows are cut into chunks for all reductions or for none, and chunks know no order. The results of whole rows
+        # are there in the second kernel alone, which does not visit elements.
+        if tie.behind:
+            (root,) = b.members
+            if ((a.split if a.reduced else b.split)
+                and (root.node.op in IN_ORDER or whole and self._comes_after(root, a))):
+                return None
+        elif (order and a.reduced and bool(a.split) != bool(b.split)
+              or downstream and (order or a.reduced) and (a.split or b.split)):
+            return None
+        # What one reads of the other it reads in the iteration that computes it.
+        if not tie.behind and not self._read_in_step(a, b, mapping):
+            return None
+        return None if self._between(a, b) else mapping
 
-    def _joins(self, root: Root, g: Group) -> tuple[dict[int, int], bool, frozenset[int], str | None] | None:
-        """The place (domain -> group dimension) with which ``root`` can join ``g``, or None. Changes nothing."""
-        if g.device != root.node.type.device or len(g.members) >= MAX_MEMBERS:
-            return None
-        if len(g.reads | set(root.reads)) > MAX_READS:
-            return None
-        found, after = None, False
-        for node, aligns in root.reads.items():
-            for q in self.roots.get(node, ()):
-                if q.group is not g:
-                    continue
-                if q.part is not None:
-                    return None
-                after = after or q.after or q.needs_row
-                for align in aligns:
-                    mapping = self._mapping(root, g, q, align)
-                    if mapping is None or (found is not None and mapping != found):
-                        return None
-                    found = mapping
-        if found is None:
-            return None
-        return self._check_join(root, g, found, after)
+    def _comes_after(self, root: Root, g: Group) -> bool:
+        """Whether a root needs the result of a row, were it in ``g``."""
+        return any(q.group is g and (q.after or q.needs_row) for node in root.reads for q in self.roots.get(node, ()))
 
-    def _check_join(self, root: Root, g: Group, mapping: dict[int, int],
-                    after: bool) -> tuple[dict[int, int], bool, frozenset[int], str | None] | None:
-        cover = set(mapping.values())
-        everything = set(range(len(g.dims)))
-        element = cover == everything
-        if not element and cover != everything - g.reduced:
-            return None
-        reduced = g.reduced
-        if root.needs_row:
-            mine = frozenset(mapping[d] for d in root.reduced)
-            if not element or (g.reduced and mine != g.reduced):
-                return None
-            if root.node.op == "cumsum" and (len(mine) != 1 or any(m.node.op in REDUCTIONS for m in g.members)):
-                return None
-            if root.node.op in REDUCTIONS and any(m.node.op == "cumsum" and m.part is None for m in g.members):
-                return None
-            order = [mapping[d] for d in root.reduced]
-            if order != sorted(order) and root.node.op in POSITIONS:
-                return None
-            reduced = mine
-        split = g.split
-        if root.needs_row and not g.reduced:
-            split = self._splits(root, g.device, g.dims, reduced, mapping)
-        if split and ((element and after) or root.node.op in IN_ORDER):
-            return None
-        return mapping, after, reduced, split
+    def _join(self, a: Group, b: Group, mapping: dict[int, int]) -> None:
+        """Move the members of ``b`` to ``a``."""
+        a.split = a.split if a.reduced else b.split
+        a.reduced = a.reduced or frozenset(mapping[x] for x in b.reduced)
+        for m in b.members:
+            m.group = a
+            m.place = tuple([FIXED if p == FIXED else mapping[p] for p in m.place])
+        changed = b.members if b.position > a.members[-1].position else a.members
+        a.members += b.members
+        if changed is a.members:
+            a.members.sort(key=lambda m: (m.position, m.part or 0))
+        a.reads |= b.reads
+        a.position = min(a.position, b.position)
+        b.members = []
+        a.mask |= b.mask
+        a.anc = (a.anc | b.anc) & ~a.mask
+        mask, everything = a.mask, a.anc | a.mask
+        del self.groups[id(b)]
+        for d in self.groups.values():
+            if d.anc & mask and d is not a:
+                d.anc |= everything
+        for m in changed:
+            m.after = self._comes_after(m, a)
 
-    def _splits(self, root: Root, device: torch.device, dims: list[IntExpr], reduced: frozenset[int],
-                mapping: dict[int, int]) -> str | None:
-        if root.node.op in IN_ORDER:
-            return None
-        inner = inner_dim(root)
-        return wants_split(device, dims, reduced, inner is None or mapping.get(inner) in reduced)
-
-    def _add(self, root: Root, g: Group, mapping: dict[int, int], after: bool, reduced: frozenset[int],
-             split: str | None) -> None:
-        root.group, root.after = g, after
-        root.place = tuple(FIXED if is_one(s) else mapping[d] for d, s in enumerate(root.domain))
-        g.reduced, g.split = reduced, split
-        g.members.append(root)
-        g.reads |= set(root.reads)
-        root.bit = self._new_bit(g)
-        self.by_bit[-1] = root
-
-    def _alone(self, root: Root) -> Group:
-        g = Group(root.node.type.device)
-        mapping = {}
-        for d, s in enumerate(root.domain):
-            if not is_one(s):
-                mapping[d] = len(g.dims)
+    def _alone(self, root: Root) -> None:
+        """Give a root a group of its own."""
+        g = root.group = Group(root.node.type.device)
+        place = []
+        for s in root.domain:
+            place.append(FIXED if is_one(s) else len(g.dims))
+            if place[-1] != FIXED:
                 g.dims.append(s)
-        reduced = frozenset(mapping[d] for d in root.reduced)
-        split = self._splits(root, g.device, g.dims, reduced, mapping) if reduced else None
-        g.position = root.position
-        self._add(root, g, mapping, False, reduced, split)
-        self.groups.append(g)
-        return g
-
-    def _place_root(self, root: Root) -> Group:
-        groups, edges = self._producers(root)
-        anc = 0
-        for g in groups.values():
-            anc |= g.mask | g.anc
-        candidates = {id(q.group): q.group for q, aligns in edges}
-        joined = None
-        if self.enabled:
-            for g in sorted(candidates.values(), key=lambda g: -g.members[-1].position):
-                if any(h is not g and h.anc & g.mask for h in groups.values()):
-                    continue
-                place = self._joins(root, g)
-                if place is not None:
-                    self._add(root, g, *place)
-                    joined = g
-                    break
-        if joined is None:
-            joined = self._alone(root)
-            joined.anc = anc
-        else:
-            self._link(joined, anc)
-        if self.enabled:
-            for g in candidates.values():
-                if g is not joined and g.members:
-                    self._merge_by_read(joined, g, root)
-        return joined
-
-    def _merge_by_read(self, g: Group, other: Group, root: Root) -> None:
-        """Join the group of another producer of ``root`` to the group ``g`` that it is in, when ``root`` reads it in
-        step."""
-        mapping = None
-        for node, aligns in root.reads.items():
-            for q in self.roots.get(node, ()):
-                if q.group is not other or q.part is not None:
-                    if q.group is other:
-                        return
-                    continue
-                for align in aligns:
-                    if align is None:
-                        return
-                    one = {}
-                    for k, d in enumerate(align):
-                        x = q.out_place()[k]
-                        if d != FIXED and x != FIXED:
-                            one[x] = root.place[d]
-                    if mapping is not None and one != mapping:
-                        return
-                    mapping = one
-        if mapping is not None:
-            # ``root`` reads a reduction's result: what was reduced to it is paired with what its own group reduces.
-            free, spare = [[d for d in sorted(h.reduced) if d not in known]
-                           for h, known in ((other, mapping.keys()), (g, mapping.values()))]
-            if len(free) == len(spare):
-                mapping.update(zip(free, spare))
-            self._merge(g, other, mapping, related=True)
-
-    def _merge(self, g: Group, other: Group, mapping: dict[int, int], related: bool) -> bool:
-        """Move the members of ``other`` to ``g``; ``mapping``: dimension of ``other`` -> dimension of ``g``. Returns
-        whether it was done."""
-        if g.device != other.device or len(g.members) + len(other.members) > MAX_MEMBERS:
-            return False
-        if (len(mapping) != len(other.dims) or len(other.dims) != len(g.dims)
-            or len(set(mapping.values())) != len(mapping)):
-            return False
-        if not all(same(other.dims[x], g.dims[y]) for x, y in mapping.items()):
-            return False
-        moved = frozenset(mapping[x] for x in other.reduced)
-        if moved and g.reduced and moved != g.reduced:
-            return False
-        if len(g.reads | other.reads) > MAX_READS:
-            return False
-        if any(m.node.op == "cumsum" and m.part is None for m in g.members + other.members) and (moved or g.reduced):
-            return False
-        if moved and g.reduced and bool(g.split) != bool(other.split):
-            return False
-        order = [mapping[x] for x in sorted(other.reduced)]
-        if order != sorted(order) and any(m.node.op in POSITIONS for m in other.members):
-            return False
-        if not self._read_in_step(g, other, mapping):
-            return False
-        both = g.mask | other.mask
-        for d in self.groups:
-            if d.anc & both and (g.anc | other.anc) & d.mask and d is not g and d is not other:
-                return False
-        downstream = (other.anc & g.mask) or (g.anc & other.mask)
-        if downstream and not related:
-            return False
-        if downstream and (moved or g.reduced):
-            # A chain of row computations across the two: reductions of one must not be fed by ``after`` values of a
-            # split other.
-            if g.split or other.split:
-                return False
-        for m in other.members:
-            m.group = g
-            m.place = tuple(FIXED if p == FIXED else mapping[p] for p in m.place)
-            self.by_bit[m.bit.bit_length() - 1] = m
-        g.members = sorted(g.members + other.members, key=lambda m: (m.position, m.part or 0))
-        g.reduced, g.split = g.reduced or moved, g.split or other.split
-        g.reads |= other.reads
-        g.position = min(g.position, other.position)
-        other.members = []
-        g.mask = both
-        g.anc = (g.anc | other.anc) & ~both
-        for d in self.groups:
-            if d.anc & both and d is not g:
-                d.anc |= g.anc | both
-        for m in g.members:
-            m.after = any(
-                q.group is g and (q.after or q.needs_row) for node in m.reads for q in self.roots.get(node, ()))
-        self.groups.remove(other)
-        return True
+        root.place = tuple(place)
+        g.reduced = frozenset(root.place[d] for d in root.reduced)
+        g.members, g.reads, g.position = [root], set(root.reads), root.position
+        if g.reduced and root.node.op not in IN_ORDER:
+            inner = inner_dim(root)
+            g.split = wants_split(g.device, g.dims, g.reduced, inner is None or root.place[inner] in g.reduced)
+        for node in root.reads:
+            for h in self._requires(node):
+                g.anc |= h.mask | h.anc
+        self._new_bit(g, root)
+        self.groups[id(g)] = g
 
     def _read_in_step(self, g: Group, other: Group, mapping: dict[int, int]) -> bool:
         """Whether every read between the members of two groups would be of the same iteration's value once they are
@@ -496,70 +356,74 @@ class _Fuser:
                             return False
         return True
 
-    # siblings
+    # ties
 
-    def _siblings(self) -> None:
-        """Join groups without a path between them that read one tensor in step over one space, or that write equal
-        parts of one."""
+    def _join_along(self, ties: Iterable[Tie]) -> None:
+        """Take ties one after the other, and join their groups where they are fusable."""
+        for tie in ties:
+            a, b = tie.first.group, tie.second.group
+            if a is not b:
+                mapping = self.fusable(a, b, tie)
+                if mapping is not None:
+                    self._join(a, b, mapping)
+
+    def _ties_of(self, root: Root) -> Iterator[Tie]:
+        """A new root joins the last of its producers that it can, and then brings the others together."""
+        producers = {id(q.group): q for node in root.reads for q in self.roots.get(node, ()) if q.part is None}
+        for q in sorted(producers.values(), key=lambda q: -q.group.members[-1].position):
+            yield Behind(q, root)
+        for q in producers.values():
+            yield ReadTogether(root, q)
+
+    def _siblings(self) -> Iterator[Tie]:
+        """Groups that write equal parts of one value, or read one tensor in step, over one space."""
         for parts in self.roots.values():
             for m in parts[1:]:
-                first = parts[0]
-                if (m.group is not first.group and len(m.domain) == len(first.domain)
-                    and all(map(same, m.domain, first.domain))):
-                    mapping = {x: y for x, y in zip(m.place, first.place) if x != FIXED}
-                    self._merge(first.group, m.group, mapping, related=False)
+                if len(m.domain) == len(parts[0].domain) and all(map(same, m.domain, parts[0].domain)):
+                    yield Siblings(parts[0], m, parts[0].out_align, m.out_align)
         readers = {}
-        for g in self.groups:
+        for g in self.groups.values():
             for m in g.members:
                 for node, aligns in m.reads.items():
                     if None in aligns or len(aligns) != 1 or (node in self.roots and self.roots[node][0].group is g):
                         continue
                     (align,) = aligns
-                    if all(a == FIXED for a in align) or isinstance(node.type, tuple):
-                        continue
-                    readers.setdefault(node, []).append((m, align))
-        for node, found in readers.items():
-            if len(found) < 2 or len({id(m.group) for m, _ in found}) < 2:
-                continue
-            first, first_align = found[0]
-            for m, align in found[1:]:
+                    if not node.several and any(a != FIXED for a in align):
+                        readers.setdefault(node, []).append((m, align))
+        for (first, first_align), *others in readers.values():
+            for m, align in others:
                 g, other = first.group, m.group
-                if g is other or len(g.dims) != len(other.dims):
-                    continue
                 if (devices.backend(g.device).tiles_transposes and bool(g.reduced) != bool(other.reduced)
                     and any(map(_transposes, (g if other.reduced else other).members))):
                     continue  # loops without a reduction transpose by tiles
-                mapping = {}
-                for k, d in enumerate(align):
-                    if d != FIXED and first_align[k] != FIXED:
-                        mapping[m.place[d]] = first.place[first_align[k]]
-                self._merge(g, other, mapping, related=False)
+                yield Siblings(first, m, first_align, align)
 
-    def _updates(self) -> None:
-        """Join small kernels over one space that do nothing but make results and give inputs new values: the updates of
-        an optimizer, which have no tensor in common."""
+    def _updates(self) -> Iterator[Tie]:
+        """Small kernels over one space that do nothing but make results and give inputs new values: the updates of an
+        optimizer, which have no tensor in common."""
         written: dict = {}
         for o in self.graph.outputs:
             changed = written.setdefault(base_of(o.node), set())
             if o.mutates is not None:
                 changed.add(self.graph.inputs[o.mutates])
-        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups))
+        read = set().union(*(g.reads - {m.node for m in g.members} for g in self.groups.values()))
         alike: dict = {}
-        for g in list(self.groups):
+        for g in list(self.groups.values()):
             if not g.members or g.reduced or not all(m.node in written and m.node not in read and m.part is None
-                                                            for m in g.members):
+                                                     for m in g.members):
                 continue
             if any(type(d) is not int for d in g.dims) or math.prod(g.dims) > devices.backend(g.device).largest_update:
                 continue
             known = alike.setdefault((g.device, tuple(g.dims)), [])
-            changed = set().union(*(written[m.node] for m in g.members))
+            root, changed = g.members[0], set().union(*(written[m.node] for m in g.members))
             if known:
                 other, others = known[-1]
-                if (not others & g.reads and not changed & other.reads
-                    and self._merge(other, g, {d: d for d in range(len(g.dims))}, related=False)):
-                    others |= changed
-                    continue
-            known.append((g, changed))
+                if not others & g.reads and not changed & other.group.reads:
+                    yield Alike(other, root)
+                    if root.group is other.group:
+                        others |= changed
+                        continue
+            known.append((root, changed))
 
     # the whole
 
@@ -573,7 +437,7 @@ class _Fuser:
                     self.calls[n] = self.calls[n.inputs[0]]
                     continue
                 g = self.calls[n] = LibraryCall(n, position)
-                self._new_bit(g)
+                self._new_bit(g, g)
                 for i in n.inputs:
                     for r in self._requires(base_of(i)):
                         g.anc |= r.mask | r.anc
@@ -583,7 +447,7 @@ class _Fuser:
                         g.anc |= impure.mask | impure.anc
                         g.needs.append(impure)
                     impure = g
-                self.groups.append(g)
+                self.groups[id(g)] = g
             elif n not in self.inlined or n in self.wanted:
                 if n.op == "cat":
                     parts = [k for k, i in enumerate(n.inputs) if not (len(i.type.shape) == 1
@@ -593,10 +457,11 @@ class _Fuser:
                     self.roots[n] = [Root(n, position)]
                 for r in self.roots[n]:
                     _collect(r, self.inlined)
-                    self._place_root(r)
+                    self._alone(r)
+                    if self.enabled:
+                        self._join_along(self._ties_of(r))
         if self.enabled:
-            self._siblings()
-            self._updates()
+            self._join_along(itertools.chain(self._siblings(), self._updates()))
         return self._finish()
 
     def _requires(self, base: Node) -> list[Group]:
@@ -612,7 +477,7 @@ class _Fuser:
         for n in self.wanted:
             if n.op not in EXTERN:
                 stored.add(n)
-        for g in self.groups:
+        for g in self.groups.values():
             for m in g.members:
                 for node, aligns in m.reads.items():
                     for q in self.roots.get(node, ()):
@@ -624,7 +489,7 @@ class _Fuser:
     def _topological(self, stored: set[Node]) -> list[Group]:
         """Groups in dependency order; among the ready ones, that which stands first in the program."""
         waiting, ready, done, after = {}, [], [], {}
-        for number, g in enumerate(self.groups):
+        for number, g in enumerate(self.groups.values()):
             g.number = number
             needs = {id(h): h for n in g.needs for h in [self._alive(n)]}
             for m in g.members:
@@ -678,7 +543,7 @@ class _Fuser:
 
 
 def _bytes(node: Node) -> int:
-    return 0 if isinstance(node.type, tuple) else numel_hint(node.type.shape) * node.type.dtype.itemsize
+    return 0 if node.several else numel_hint(node.type.shape) * node.type.dtype.itemsize
 
 
 def _is_zero(size: int) -> bool:

@@ -31,7 +31,7 @@ class Root:
     """
 
     __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
-                 "size", "position", "group", "place", "after", "part", "bit", "strides", "offset")
+                 "size", "position", "group", "place", "after", "part", "strides", "offset")
 
     def __init__(self, node: Node, position: int, part: int | None = None) -> None:
         self.node, self.position, self.part = node, position, part
@@ -137,7 +137,7 @@ class LibraryCall:
 
     def library_results(self, parts: dict[Node, list[Node]]) -> Sequence[Node]:
         """The nodes that stand for its results. ``parts``: those that pick one of several results."""
-        return parts.get(self.node, ()) if isinstance(self.node.type, tuple) else (self.node,)
+        return parts.get(self.node, ()) if self.node.several else (self.node,)
 
     def outside(self, roots: dict[Node, list[Root]]) -> list[Node]:
         return [base_of(i) for i in self.node.inputs]

@@ -63,7 +63,7 @@ def size_hint(e: IntExpr, default: int = 4096) -> int:
 def numel_hint(shape: Sequence[IntExpr]) -> int:
     out = 1
     for s in shape:
-        out *= size_hint(s)
+        out *= s if type(s) is int else size_hint(s)
     return out
 
 
@@ -164,7 +164,7 @@ def broadcast_alignment(shape: tuple[IntExpr, ...], align: tuple[int, ...] | Non
     if align is None:
         return None
     tail = align[len(align) - len(shape) :]
-    return tuple(FIXED if is_one(s) else a for s, a in zip(shape, tail))
+    return tuple([FIXED if is_one(s) else a for s, a in zip(shape, tail)])
 
 
 def view_alignment(node: Node, align: tuple[int, ...] | None) -> Optional[tuple]:

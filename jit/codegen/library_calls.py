@@ -48,6 +48,6 @@ def returns_alias(node: Node) -> bool:
 
 def out_form(node: Node) -> str | None:
     """The overload of a library call that writes into a given tensor, or None."""
-    if node.op != "aten_call" or isinstance(node.type, tuple) or not devices.backend(node.type.device).memory:
+    if node.op != "aten_call" or node.several or not devices.backend(node.type.device).memory:
         return None
     return op_info(node.attrs["target"]).out_form if node.attrs["overload"] == "" else None

@@ -101,7 +101,7 @@ class CallLibrary:
         """(slots of the results, their sizes, strides and dtypes, which the plan checks: what a run on meta tensors
         says of a kernel need not be so)."""
         node, regs, storages = self.node, writer.regs, writer.storages
-        results = writer.getitems.get(node, {}) if isinstance(node.type, tuple) else {0: node}
+        results = writer.getitems.get(node, {}) if node.several else {0: node}
         outs = [storages[results[i]].slot if results.get(i) in storages else None for i in range(len(node.types))]
         expect = tuple(None if t is None or o is None else (regs.regs(t.shape), regs.regs(t.strides), t.dtype)
                        for t, o in zip(node.types, outs))
