@@ -43,7 +43,7 @@ def is_convolution(node: Node) -> bool:
 def wants_channels_last(graph: Graph) -> bool:
     """Whether the rewrite pays: several convolutions, of constant sizes, in the plain format."""
     found = [n for n in graph.nodes if is_convolution(n)]
-    if len(found) < 2 or any(isinstance(n.type, TensorType) and n.type.is_symbolic for n in graph.nodes):
+    if len(found) < 2 or any(not n.several and n.type.is_symbolic for n in graph.nodes):
         return False
     if _views_of_results(graph):
         return False
@@ -100,13 +100,13 @@ class Restrider(Transform):
 
     def rebuild(self, n: Node, inputs: tuple[Node, ...]) -> Node:
         if n.op != "getitem" and all(same_ints(a.type.strides, b.type.strides)
-                                     for a, b in zip(inputs, n.inputs) if isinstance(a.type, TensorType)):
+                                     for a, b in zip(inputs, n.inputs) if not a.several):
             return self.node(n.op, inputs, n.attrs, n.type)
         if n.op == "getitem":
             return self.node(n.op, inputs, n.attrs, inputs[0].type[n.attrs["index"]])
         type_ = self.infer(n, inputs)
         if type_ is None:
-            inputs = tuple(self.in_format(a, b.type.strides) if isinstance(a.type, TensorType) else a
+            inputs = tuple(self.in_format(a, b.type.strides) if not a.several else a
                            for a, b in zip(inputs, n.inputs))
             type_ = n.type
         return self.node(n.op, inputs, n.attrs, type_)
@@ -135,7 +135,7 @@ class Restrider(Transform):
         o = aten.Overload(name, getattr(getattr(torch.ops.aten, name), overload or "default"))
 
         types, _ = aten.result_types(o, list(filled(n.attrs["args"], inputs)))
-        return types if isinstance(types, tuple) == isinstance(n.type, tuple) else None
+        return types if isinstance(types, tuple) == n.several else None
 
 
 def _adds_in_chains(node: Node) -> bool:

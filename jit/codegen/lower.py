@@ -649,9 +649,9 @@ def few_columns(group: Group) -> tuple[tuple[int, ...], int] | None:
 def _around(root: Root, group: Group, columns: list[int], count: int) -> int | None:
     """The reduced dimension of a group along which one row of columns follows the other in the largest tensor that a
     root reads, or None."""
-    node, aligns = max(root.reads.items(), key=lambda r: 0 if isinstance(r[0].type, tuple)
+    node, aligns = max(root.reads.items(), key=lambda r: 0 if r[0].several
                        else indexing.numel_hint(r[0].type.shape))
-    if isinstance(node.type, tuple) or len(aligns) != 1 or None in aligns:
+    if node.several or len(aligns) != 1 or None in aligns:
         return None
     stride = {root.place[d]: s for s, d in zip(node.type.strides, next(iter(aligns))) if d != FIXED}
     inside = math.prod(group.dims[d] for d in columns if stride.get(d, count) < count)

@@ -105,7 +105,7 @@ def live_nodes(graph: Graph) -> set:
 def _foreign_operands(graph: Graph) -> dict:
     """Node -> operand numbers that lie on another device than the node (CPU numbers in a CUDA expression)."""
     found = {}
-    devices = {n.type.device for n in graph.nodes if isinstance(n.type, TensorType)}
+    devices = {n.type.device for n in graph.nodes if not n.several}
     if len(devices) < 2:
         return found
     for n in graph.nodes:
