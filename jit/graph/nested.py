@@ -13,14 +13,17 @@ Kind = type | tuple[type, ...]
 
 
 def _parts(v: Any) -> Iterable:
-    return v if isinstance(v, (list, tuple)) else (v.start, v.stop, v.step) if isinstance(v, slice) else v.values()
+    return v if isinstance(v, (list, tuple)) else v.values() if isinstance(v, dict) else (v.start, v.stop, v.step)
 
 
 def _like(v: Any, parts: list) -> Any:
     """A container such as ``v`` of other parts. Named tuples have ``_make`` for that."""
+    kind = type(v)
+    if kind is tuple or kind is list:
+        return kind(parts)
     if isinstance(v, dict):
         return dict(zip(v, parts))
-    return slice(*parts) if isinstance(v, slice) else parts if type(v) is list else getattr(v, "_make", type(v))(parts)
+    return slice(*parts) if kind is slice else getattr(v, "_make", kind)(parts)
 
 
 def mapped(fn: Callable, v: Any) -> Any:
@@ -49,11 +52,17 @@ def key(fn: Callable, v: Any) -> Hashable:
 
 def of_kind(kind: Kind, v: Any) -> Iterator:
     """What is of a type, in order."""
+    found: list = []
+    _collect(kind, v, found)
+    return iter(found)
+
+
+def _collect(kind: Kind, v: Any, found: list) -> None:
     if isinstance(v, kind):
-        yield v
+        found.append(v)
     elif isinstance(v, _CONTAINERS):
         for e in _parts(v):
-            yield from of_kind(kind, e)
+            _collect(kind, e, found)
 
 
 def holds(kind: Kind, v: Any) -> bool:
