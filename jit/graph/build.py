@@ -43,6 +43,14 @@ def resolve_device(device: Any, default: torch.device) -> torch.device:
     return device
 
 
+def _with_plain_sizes(t: TensorType | None) -> TensorType | None:
+    """A type in which sizes of 0 and 1 are plain ints."""
+    if t is None or not any(type(n) is Dim for n in t.shape):
+        return t
+    shape = tuple(map(plain_if_few, t.shape))
+    return t if same_ints(shape, t.shape) else t.replace(shape=shape)
+
+
 def is_float(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point
 
@@ -184,6 +192,7 @@ class Builder(NodeList):
 
     def iota(self, length: IntExpr, start: int = 0, step: int = 1, dtype: torch.dtype = torch.int64,
              device: torch.device | None = None) -> Node:
+        length = plain_if_few(length)
         attrs = {"length": length, "start": start, "step": step}
         return self.node("iota", (), attrs, TensorType.contiguous((length,), dtype, device or self.default_device))
 
@@ -456,7 +465,8 @@ class Builder(NodeList):
         attrs = {"target": target, "overload": overload, "args": frozen(Node, reference, args)}
         if impure:
             attrs["impure"] = impure
-        node = self.node("aten_call", tuple(inputs), attrs, type)
+        few = tuple([_with_plain_sizes(t) for t in type]) if isinstance(type, tuple) else _with_plain_sizes(type)
+        node = self.node("aten_call", tuple(inputs), attrs, few)
         if not node.several:
             return node
         return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t)

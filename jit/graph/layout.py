@@ -320,7 +320,7 @@ def expand_strides(t: TensorType, shape: Sequence[IntExpr]) -> tuple:
 
 
 def infer_size(shape: Sequence[IntExpr], numel: IntExpr) -> tuple:
-    """Fill in a -1. Raises ShapeError when the sizes do not make up ``numel``."""
+    """Fill in a -1, and make sizes of 0 and 1 plain ints. Raises ShapeError when the sizes do not make up ``numel``."""
     unknown = [i for i, s in enumerate(shape) if type(s) is int and s == -1]
     if len(unknown) > 1:
         raise ShapeError("only one dimension can be inferred")
@@ -328,16 +328,14 @@ def infer_size(shape: Sequence[IntExpr], numel: IntExpr) -> tuple:
     if not unknown:
         if not structurally_equal(known, numel) and not known == numel:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
-        return tuple(shape)
+        return tuple(map(plain_if_few, shape))
     if _is_zero(known):
         raise ShapeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified "
                          "dimension size -1 can be any value")
     size = numel // known
     if not structurally_equal(size * known, numel) and not size * known == numel:
         raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
-    out = list(shape)
-    out[unknown[0]] = plain_if_few(size)
-    return tuple(out)
+    return tuple([plain_if_few(size if i in unknown else s) for i, s in enumerate(shape)])
 
 
 def view_strides(shape: Sequence[IntExpr], strides: Sequence[IntExpr], new_shape: Sequence[IntExpr]) -> tuple | None:

@@ -10,7 +10,7 @@ import torch
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import layout, memory
 from jit.graph.build import is_number
-from jit.graph.dims import ceil_div, hint, product, specialize
+from jit.graph.dims import ceil_div, hint, plain_if_few, product, specialize
 from jit.graph.handles import TensorHandle, ViewStep, offset_in_base, replay, view_path
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
@@ -382,7 +382,7 @@ def unfold(t: Tracer, self: TensorHandle, dimension: Dim, size: int, step: int) 
         raise RuntimeError(f"maximum size for tensor at dimension {d} is {n} but size is {size}")
     if size <= 0 or step <= 0:
         raise RuntimeError(f"size and step have to be positive, not {size} and {step}")
-    count = (n - size) // step + 1
+    count = plain_if_few((n - size) // step + 1)
     if step < size or count * step > n:
         # Windows that overlap, or the last of which ends before its gap: no slice of the input.
         return strided(t, self, (*shape[:d], count, *shape[d + 1 :], size),
@@ -419,7 +419,7 @@ def strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride: tu
     Raises eager's error for one that reaches beyond the memory of a value that the program made. One beyond the
     elements of an input is a break: its storage may be larger, and hold what other tensors show.
     """
-    base, b, start = self.base, t.builder, offset_in_base(self)
+    base, b, start, size = self.base, t.builder, offset_in_base(self), tuple(map(plain_if_few, size))
     offset = start if storage_offset is None else storage_offset
     if storage_offset is not None and base.input is not None:
         offset = storage_offset - _start(t, base)
