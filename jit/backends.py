@@ -11,7 +11,7 @@ from . import devices, logs
 from .graph.interpret import compile_python
 from .graph.passes.gradients import with_copies
 from .graph.printing import unbound_symbols
-from .plans import Plan, passing_on_late_errors, without_autocast
+from .plans import Plan, passing_on_late_errors, recorded, without_autocast
 
 if TYPE_CHECKING:
     from .graph.ir import Graph
@@ -39,8 +39,7 @@ def compile_eager(graph: Graph, examples: Sequence[torch.Tensor], gradient: Grad
         graph = with_copies(graph, gradient.changed)
     if _graph_log:
         _graph_log(graph.python())
-    mode = torch.no_grad() if gradient is None else torch.enable_grad()
-    run = passing_on_late_errors(mode(compile_python(graph)), graph)
+    run = passing_on_late_errors(recorded(compile_python(graph), gradient is not None), graph)
     return Plan(without_autocast(run), tuple(unbound_symbols(graph)), [], graph)
 
 

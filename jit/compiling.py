@@ -25,7 +25,9 @@ from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
-from .plans import Plan
+from .graph import writing  # noqa: F401  (by which graphs have names)
+from .plans import Plan, recorded
+from .runtime import names
 from .runtime.plan import GradSpec, load_differentiable
 from .runtime.plan import Plan as PlanRecord
 
@@ -103,7 +105,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
                               "return a copy", kind="gradient")
         call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
     if not torch.is_grad_enabled():  # the program switches it on by itself
-        call = torch.enable_grad()(call)
+        call = recorded(call, True)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
                 graph, halves.backward, len(forward.launches) + len(backward.launches))
 
@@ -158,8 +160,13 @@ def _with_library_views(call: Callable, makers: Iterable[tuple], n_inputs: int, 
                         hidden: bool = False) -> Callable:
     """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of
     their bases. ``hidden``: nothing of that is recorded."""
-    makers = [(k, base, torch.no_grad()(function) if hidden else function,
-               [int_symbols.index(name) for name in symbols]) for k, base, function, symbols in makers]
+    return with_library_views(call, tuple((k, base, recorded(function, False) if hidden else function,
+                                           tuple(int_symbols.index(name) for name in symbols))
+                                          for k, base, function, symbols in makers), n_inputs)
+
+
+def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int) -> Callable:
+    """As above, for (position, base, function, positions of its integers) each."""
 
     def with_views(*args: Any) -> tuple[torch.Tensor, ...]:
         results = list(call(*args))
@@ -169,7 +176,7 @@ def _with_library_views(call: Callable, makers: Iterable[tuple], n_inputs: int, 
             (results[k],) = function(*tensors, *more, *[sizes[p] for p in places])
         return tuple(results)
 
-    return with_views
+    return names.made(with_views, with_library_views, call, makers, n_inputs)
 
 
 def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int]) -> Callable:
@@ -198,6 +205,6 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
                                       "results")
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
-    return narrow
+    return names.made(narrow, _narrow, backward, first, tuple(int_symbols), unaligned)
 
 

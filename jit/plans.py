@@ -6,11 +6,12 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
+
 from . import torch_private
-from .runtime import happened, native
+from .runtime import happened, names, native
 
 if TYPE_CHECKING:
-    import torch
     from .graph.ir import Graph
 
 
@@ -38,14 +39,13 @@ class Plan:
     def bind(self, tensors: dict[int, torch.Tensor]) -> Plan:
         """The plan with some inputs given for good, which it does not keep alive."""
         if not isinstance(self.native, native().Plan):
-            return dataclasses.replace(self, native=_bound(self.native, tensors))
+            return dataclasses.replace(self, native=_bound(self.native, {k: names.weak(t) for k, t in tensors.items()}))
         return dataclasses.replace(self, native=native().bind(self.native, tensors, True))
 
 
-def _bound(fn: Callable, tensors: dict[int, torch.Tensor]) -> Callable:
-    """A Python callable with the inputs at the given positions filled in; a ReferenceError once one of them is gone."""
-    weak = {at: native().Weak(tensor) for at, tensor in tensors.items()}
-
+def _bound(fn: Callable, weak: dict[int, Callable]) -> Callable:
+    """A Python callable with the inputs at the given positions filled in, of which it has weak references; a
+    ReferenceError once one of them is gone."""
     def given(at: int) -> torch.Tensor:
         tensor = weak[at]()
         if tensor is None:
@@ -57,7 +57,13 @@ def _bound(fn: Callable, tensors: dict[int, torch.Tensor]) -> Callable:
         merged = [given(at) if at in weak else next(left) for at in range(max(weak) + 1)]
         return fn(*merged, *left)
 
-    return call
+    return names.made(call, _bound, fn, weak)
+
+
+def recorded(fn: Callable, recording: bool) -> Callable:
+    """``fn`` with grad mode switched on or off."""
+    mode = torch.enable_grad() if recording else torch.no_grad()
+    return names.made(mode(fn), recorded, fn, recording)
 
 
 def passing_on_late_errors(fn: Callable, graph: Graph) -> Callable:
@@ -78,7 +84,7 @@ def passing_on_late_errors(fn: Callable, graph: Graph) -> Callable:
                 happened.pass_on(error)
             raise
 
-    return call
+    return names.made(call, passing_on_late_errors, fn, graph)
 
 
 def without_autocast(fn: Callable) -> Callable:
@@ -89,4 +95,4 @@ def without_autocast(fn: Callable) -> Callable:
         with torch_private.WithoutAutocast():
             return fn(*args)
 
-    return call
+    return names.made(call, without_autocast, fn)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -27,6 +27,7 @@ from .graph.passes.convolutions import separate_bias
 from .graph.printing import symbol_origins, unbound_symbols
 from .graph.recording import Gradient
 from .plans import Plan, without_autocast
+from .runtime import names
 
 if TYPE_CHECKING:
     from .graph.autodiff.partition import Halves
@@ -58,7 +59,7 @@ class SecondDerivatives:
         be ``unaligned`` are those of inputs and of saved values."""
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
         source = Differentiated(self.graph, gradient.wrt, gradient.tangents, kept, types, self.given)
-        return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
+        return Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
 
 
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
@@ -82,7 +83,9 @@ class _Compiled:
     reads: frozenset  # positions of the inputs that are read
 
 
-class _Second:
+class Second:
+    """``GradSpec.second``: see ``SecondDerivatives.of``."""
+
     def __init__(self, source: Differentiated, traced: Graph, changed: frozenset[int], int_symbols: tuple[str, ...],
                  unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> None:
         self.source, self.traced, self.changed, self.int_symbols = source, traced, changed, int_symbols
@@ -205,6 +208,23 @@ class _Second:
             found = iter(torch.autograd.grad([o for o, _ in pairs], needed,
                                              [t for _, t in pairs], create_graph=True, allow_unused=True))
             return tuple([next(found) if x.requires_grad else None for x in sources])
+
+
+def second_of(graph: Graph, wrt: tuple, tangents: tuple, kept: tuple, types: tuple, given: dict[int, int],
+              changed: frozenset[int], traced: Graph, *rest: Any) -> Second:
+    """A ``Second`` of what it is written as: nodes by their ids."""
+    by_id = {n.id: n for n in graph.nodes}
+    source = Differentiated(graph, wrt, tangents, kept, types, {by_id[k]: i for k, i in given.items()}, changed)
+    return Second(source, traced, *rest)
+
+
+@names.rule(Second)
+def _name_of_second(naming: names.Naming, second: Second) -> names.Name:
+    s = second.source
+    given = {n.id: i for n, i in s.given.items()}
+    return names.calling(second_of, *map(naming.data, (
+        s.graph, s.wrt, s.tangents, s.kept, s.types, given, s.changed, second.traced, second.changed,
+        second.int_symbols, second.unaligned, second.saved_unaligned)))
 
 
 def _reads(graph: Graph, nodes: list[Node]) -> frozenset:

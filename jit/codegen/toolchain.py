@@ -26,6 +26,7 @@ from jit import logs
 from jit.codegen import cache
 from jit.errors import CompileError
 from jit.runtime import sanitizers
+from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
 
 # No -ffast-math: NaN, infinities, signed zeros and the order of additions outside an explicit simd reduction are kept.
 # -fno-math-errno and -fno-trapping-math only give up errno and floating-point exception flags, without which nothing
@@ -224,6 +225,7 @@ class Address(int):
     """The address of a function of ``library``, which stays loaded for as long as this object lives."""
 
     library: Library
+    name: str
 
 
 def load(path: str) -> Library:
@@ -239,5 +241,19 @@ def load(path: str) -> Library:
 def address(library: Library, name: str) -> Address:
     """The address of an exported function."""
     found = Address(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    found.library = library
+    found.library, found.name = library, name
     return found
+
+
+def kernel(key: str, name: str) -> Address:
+    """The address of a function of a library that was built before: ``key`` is the digest of its text, the compiler and
+    its options. Raises Unbound when it is not in the cache any more."""
+    path = cache.file(key)
+    if path is None:
+        raise Unbound(f"the kernels {key} are not in the cache any more")
+    return address(load(path), name)
+
+
+@rule(Address)
+def _name_of_kernel(naming: Naming, kernel_: Address) -> Name:
+    return calling(kernel, Value(os.path.basename(kernel_.library._name)), Value(kernel_.name))

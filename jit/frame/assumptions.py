@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..runtime.names import Name, Naming, calling, rule
+
 if TYPE_CHECKING:
     from .canonical import Instr
     from .session import Session
@@ -46,6 +48,11 @@ class Doubt:
             if getattr(entry, "doubt", None) is self and 4 * self.failures > entry.hits:
                 self.missed().assuming = False
                 dispatcher.remove_entry(entry)
+
+
+@rule(Doubt)
+def _name_of_doubt(naming: Naming, doubt: Doubt) -> Name:
+    return calling(Doubt)
 
 
 class Reconsider(Exception):

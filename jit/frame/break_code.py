@@ -17,6 +17,7 @@ from .blocks import LET_GO, RETURN
 from .canonical import JUMP, OPS, STOP
 from .decode import decode
 from .executor import NULL
+from .resume import Resumed
 from .splice import BreakFrame, emit_break
 
 if TYPE_CHECKING:
@@ -231,11 +232,11 @@ class BreakCode:
         broken = self.chain[k]
         frame, fn = broken.frame, broken.frame.fn
         if resume.freevars and self.makes_closure(frame):
-            asm.load_const(self.settings.resume_with_cells(fn, resume, compiled=True))
+            asm.load_const(self.settings.resume_with_cells(Resumed.of(fn, False), resume, True))
             for name in resume.freevars:
                 asm.load_fast(f".c{k}.{name}")
         else:
-            asm.load_const(self.settings.resume_function(fn, resume, compiled=True))
+            asm.load_const(self.settings.resume_function(Resumed.of(fn, bool(resume.freevars)), resume, True))
 
     def push_chain(self, asm: Assembler, resumes: list[Resume]) -> None:
         """One function for all frames, the innermost first."""
@@ -244,10 +245,11 @@ class BreakCode:
             frame = self.chain[k].frame
             closure = bool(resume.freevars) and self.makes_closure(frame)
             result = None if k == len(self.chain) - 1 else ("stack", len(self.chain[k].stack))
-            parts.append((frame.fn, resume, closure, result))
+            fn = Resumed.of(frame.fn, bool(resume.freevars) and not closure)
+            parts.append((fn, resume, closure, result))
             if closure:
                 cells += [f".c{k}.{name}" for name in resume.freevars]
-        asm.load_const(self.settings.resume_chain(parts))
+        asm.load_const(self.settings.resume_chain(*parts))
         for name in cells:
             asm.load_fast(name)
 

@@ -32,7 +32,7 @@ from ..graph.passes.dce import eliminate_dead_nodes
 from ..graph.passes.gradients import without_gradients
 from ..graph.saved_tensors import refused
 from ..graph.foreign import is_foreign
-from ..runtime import facts
+from ..runtime import facts, names
 from .session import Session
 from .values.base import Raised
 from .values.constant import Constant
@@ -425,13 +425,13 @@ def eager_target(fn: Callable) -> Callable:
     has_varargs, has_varkw = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
     if not (n_kwonly or has_varargs or has_varkw):
         return fn
-    names = code.co_varnames[n_pos: n_pos + n_kwonly]
+    keywords = code.co_varnames[n_pos: n_pos + n_kwonly]
 
     def target(*values):
-        kwonly = dict(zip(names, values[n_pos: n_pos + n_kwonly]))
+        kwonly = dict(zip(keywords, values[n_pos: n_pos + n_kwonly]))
         rest = values[n_pos + n_kwonly:]
         varargs = rest[0] if has_varargs else ()
         varkw = rest[-1] if has_varkw else {}
         return fn(*values[:n_pos], *varargs, **kwonly, **varkw)
 
-    return target
+    return names.made(target, eager_target, fn)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 from .. import config, failures, logs, torch_private
 from ..errors import PassError, Unsupported
 from ..runtime import guards as native_guards
-from ..runtime import native
+from ..runtime import names, native
 from ..runtime.numbers import unpack
 from .capture import Captured, capture
 from .dynamic import Dynamic
@@ -23,10 +23,9 @@ from .numbers import Integers, has_float
 if TYPE_CHECKING:
     from ..graph.ir import Graph
     from ..graph.recording import Gradient
-    from .resume import Resume
+    from .resume import Resume, Resumed
     from .session import Session
     from .values.base import Value
-    from .values.functions import FunctionValue
 
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
@@ -96,60 +95,60 @@ class Settings:
             call = native().Unhooked(unpacked(call) if floats else call)  # a backend's Python is not the program's
         return call, sources + ([Integers(integers)] if floats else integers)
 
-    def resume_function(self, fn: FunctionValue, resume: Resume, compiled: bool):
-        """The function that goes on after a break in ``fn``, a FunctionValue; one per place, captured on its own if
-        ``compiled``."""
-        key = (fn.code, id(fn.globals), fn.obj if resume.freevars else None,
-               resume.code.co_code, resume.code.co_linetable, resume.code.co_varnames, resume.params, compiled)
-        made = self.resumes.get(key)
-        if made is None:
+    def resume_function(self, fn: Resumed, resume: Resume, compiled: bool):
+        """The function that goes on after a break in ``fn``; one per place, captured on its own if ``compiled``."""
+        def make():
             skip_code(resume.code)
-            made = types.FunctionType(resume.code, fn.globals, fn.code.co_name,
-                                      None, fn.obj.__closure__ if resume.freevars else None)
-            made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
-            self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
-        return made
+            made = fn.sign(types.FunctionType(resume.code, fn.globals, fn.code.co_name, None, fn.closure))
+            return make_dispatcher(made, self, resumed=True) if compiled else made
 
-    def resume_with_cells(self, fn: FunctionValue, resume: Resume, compiled: bool):
+        return self.resuming((fn.key, resume.key, compiled), make, Settings.resume_function, fn, resume,
+                             compiled)
+
+    def resume_with_cells(self, fn: Resumed, resume: Resume, compiled: bool):
         """As ``resume_function`` for a frame with cells of its own: these are its first parameters."""
-        key = (fn.code, id(fn.globals), resume.code.co_code, resume.code.co_linetable,
-               resume.code.co_varnames, resume.params, compiled, "cells")
-        made = self.resumes.get(key)
-        if made is None:
+        def make():
             skip_code(resume.code)
-            made = function_of_cells(resume.code, fn.globals)
-            made.__qualname__, made.__module__ = fn.qualname, fn.globals.get("__name__")
-            self.resumes[key] = made = make_dispatcher(made, self, resumed=True) if compiled else made
-        return made
+            made = fn.sign(function_of_cells(resume.code, fn.globals))
+            return make_dispatcher(made, self, resumed=True) if compiled else made
 
+        return self.resuming(("cells", fn.key, resume.key, compiled), make, Settings.resume_with_cells, fn,
+                             resume, compiled)
 
-    def resume_chain(self, parts: list[tuple]):
-        """One function that goes on in several frames, the innermost first: each (function, resume, whether its cells
+    def resume_chain(self, *parts: tuple):
+        """One function that goes on in several frames, the innermost first: each (Resumed, resume, whether its cells
         are given, the parameter that is the result of the frame before). Its parameters are all the cells, then the
         parameters of each resume."""
-        key = ("chain",) + tuple((fn.code, id(fn.globals), fn.obj if resume.freevars and not closure else None,
-                                  resume.code.co_code, resume.code.co_linetable,
-                                  resume.code.co_varnames, resume.params, result)
-                                  for fn, resume, closure, result in parts)
-        made = self.resumes.get(key)
-        if made is None:
-            self.resumes[key] = made = make_dispatcher(chain_function(self, parts), self, resumed=True)
-        return made
+        key = ("chain", *((fn.key, resume.key, given, result) for fn, resume, given, result in parts))
+        return self.resuming(key, lambda: make_dispatcher(chain_function(self, parts), self, resumed=True),
+                             Settings.resume_chain, *parts)
 
-
-    def step(self, generator: object, position: int, parked: bool):
-        """The compiled step of a real generator from the byte offset where it stands (see ``jit.frame.steps``)."""
-        code = generator.gi_code if type(generator) is types.GeneratorType else generator.cr_code
+    def step(self, code: types.CodeType, position: int, parked: bool):
+        """The compiled step of a real generator of ``code`` from the byte offset where it stands (see
+        ``jit.frame.steps``)."""
         key = ("step", code, position, parked)
-        made = self.resumes.get(key)
-        if made is None:
-            self.resumes[key] = made = MAKERS["step"](self, code, position, parked)
-        return made
+        return self.resumes.get(key) or self.resuming(key, lambda: MAKERS["step"](self, code, position, parked),
+                                                      Settings.step, code, position, parked)
+
+    def resuming(self, key: tuple, make: Callable, method: Callable, *arguments: object):
+        """What ``make()`` gives, once for each key; ``method`` gives it for these arguments."""
+        found = self.resumes.get(key)
+        if found is None:
+            found = self.resumes[key] = names.made(make(), method, self, *arguments)
+        return found
+
+
+@names.rule("jit.runtime.native.Region")
+def _name_of_region(naming: names.Naming, region: object) -> names.Name:
+    settings = naming.given.get("settings")
+    if settings is not None and region in settings.regions:
+        return names.calling(Settings.region, names.Given("settings"))
+    return names.Unnameable("a region of other settings than those of the entry")
 
 
 def unpacked(call: Callable) -> Callable:
     """``call`` with its integers given as what a program of numbers gives."""
-    return lambda *args: call(*args[:-1], *unpack(args[-1]))
+    return names.made(lambda *args: call(*args[:-1], *unpack(args[-1])), unpacked, call)
 
 
 def torch_skip() -> Callable | None:
@@ -175,7 +174,7 @@ def skip_code(code: types.CodeType) -> None:
         _skip_in_torch(code)
 
 
-def chain_function(settings: Settings, parts: list[tuple]) -> types.FunctionType:
+def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.FunctionType:
     """The plain function behind ``Settings.resume_chain``."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
@@ -196,8 +195,7 @@ def chain_function(settings: Settings, parts: list[tuple]) -> types.FunctionType
     made = namespace["go_on"]
     made._jit_stands_for = parts[-1][0].code
     skip_code(made.__code__)
-    made.__qualname__, made.__module__ = parts[-1][0].qualname, parts[-1][0].globals.get("__name__")
-    return made
+    return parts[-1][0].sign(made)
 
 
 def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionType:

@@ -10,7 +10,7 @@ point numbers is another at every call.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -18,11 +18,14 @@ from ..graph import constants
 from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
 from ..runtime import native
+from ..runtime.names import Given, Name, Naming, calling, rule
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
+    from .dispatch import Settings
     from .emit import Emitter
     from .session import Session
+    from .source import Source
 
 _ELEMENTS, _MOST = 64, 32
 # What eager's operators raise; all else is a failure of the compiler, and told.
@@ -60,13 +63,21 @@ class Check:
     """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses
     are not made again."""
 
-    def __init__(self, s: Session) -> None:
-        nodes, self.values, self.sites = zip(*s.guesses)
+    def __init__(self, compute: Callable, values: tuple[torch.Tensor, ...], sites: tuple, unsteady: set) -> None:
+        self.compute, self.values, self.sites, self.unsteady = compute, values, sites, unsteady
+        self.sources: list[Source] = []
+        self.dispatcher = None
+
+    @staticmethod
+    def of(s: Session) -> Check:
+        """The check of all guesses of a capture."""
+        nodes, values, sites = zip(*s.guesses)
         cone = sorted({n for node in nodes for n in constants.cone(node)}, key=lambda n: n.id)
         inputs = [n for n in cone if n.op == "input"]
-        self.sources = [s.recording.inputs[n.attrs["index"]].source for n in inputs]
-        self.compute = compile_python(Graph(inputs, cone, [Output(n) for n in nodes], s.tracer.env))
-        self.unsteady, self.dispatcher = s.unsteady, None
+        compute = compile_python(Graph(inputs, cone, [Output(n) for n in nodes], s.tracer.env))
+        check = Check(compute, values, sites, s.unsteady)
+        check.sources = [s.recording.inputs[n.attrs["index"]].source for n in inputs]
+        return check
 
     def __call__(self, *tensors) -> bool:
         try:
@@ -85,10 +96,22 @@ class Check:
         self.dispatcher = weakref.ref(dispatcher)
 
 
+def check_of(compute: Callable, values: tuple, sites: tuple, settings: Settings) -> Check:
+    """A Check of what it is written as: values as numbers and dtypes."""
+    return Check(compute, tuple(torch.tensor(numbers, dtype=dtype) for numbers, dtype in values), sites, settings.unsteady)
+
+
+@rule(Check)
+def _name_of_check(naming: Naming, check: Check) -> Name:
+    values = tuple((v.tolist(), v.dtype) for v in check.values)
+    return calling(check_of, naming.data(check.compute), naming.data(values), naming.data(check.sites),
+                   Given("settings"))
+
+
 def require(e: Emitter, s: Session) -> None:
     """Have the rewritten function check the guesses of a capture first. Returns the Check, or None."""
     if not s.guesses:
         return None
-    check = Check(s)
+    check = Check.of(s)
     e.check_first(native().Unhooked(check), check.sources)
     return check

@@ -13,17 +13,20 @@ exception and does it (``handled``). Resuming at a handler's first instruction n
 from __future__ import annotations
 
 import dataclasses
+import marshal
 import types
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .. import errors
+from ..runtime.names import Name, Naming, Unnameable, Value, calling, rule
 from . import encode as _encode
 from .canonical import JUMP, OPS, STOP, Instr
 from .decode import VERSION, decode
 
 if TYPE_CHECKING:
     from .decode import CanonicalCode
+    from .values.functions import FunctionValue
 
 # Parameters that carry stack slots; the dot keeps them apart from every Python name.
 STACK_PREFIX = ".stack"
@@ -46,6 +49,55 @@ class Resume:
     code: types.CodeType
     params: tuple
     freevars: tuple
+
+    @property
+    def key(self) -> tuple:
+        """What those have in common that are the same."""
+        return self.code.co_code, self.code.co_linetable, self.code.co_varnames, self.params
+
+
+def resume_of(code: bytes, params: tuple, freevars: tuple) -> Resume:
+    """A Resume whose code is written by ``marshal``."""
+    return Resume(marshal.loads(code), params, freevars)
+
+
+@rule(Resume)
+def _name_of_resume(naming: Naming, resume: Resume) -> Name:
+    try:
+        code = marshal.dumps(resume.code)
+    except ValueError:
+        return Unnameable(f"{resume.code.co_qualname} has constants that no source text has")
+    return calling(resume_of, Value(code), Value(resume.params), Value(resume.freevars))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resumed:
+    """What a resume function has of the function that it goes on in. ``closure``: the cells, where it takes them
+    over."""
+
+    code: types.CodeType
+    globals: dict
+    closure: tuple | None
+    qualname: str
+
+    @staticmethod
+    def of(fn: FunctionValue, with_closure: bool) -> Resumed:
+        return Resumed(fn.code, fn.globals, fn.obj.__closure__ if with_closure else None, fn.qualname)
+
+    @property
+    def key(self) -> tuple:
+        return self.code, id(self.globals), self.closure and tuple(map(id, self.closure))
+
+    def sign(self, made: types.FunctionType) -> types.FunctionType:
+        """``made`` under the name of the function."""
+        made.__qualname__, made.__module__ = self.qualname, self.globals.get("__name__")
+        return made
+
+
+@rule(Resumed)
+def _name_of_resumed(naming: Naming, fn: Resumed) -> Name:
+    return calling(Resumed, naming.name(fn.code), naming.name(fn.globals), naming.data(fn.closure),
+                         Value(fn.qualname))
 
 
 def uses_zero_argument_super(code: types.CodeType) -> bool:

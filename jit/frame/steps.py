@@ -142,8 +142,9 @@ class Steps:
 
     def send(self, generator, value):
         """To the next yield, whose value it gives, or to the end: a Finished."""
-        frame = generator.gi_frame if type(generator) is types.GeneratorType else generator.cr_frame
-        return self.settings.step(generator, frame.f_lasti, False)(generator, value)
+        if type(generator) is types.GeneratorType:
+            return self.settings.step(generator.gi_code, generator.gi_frame.f_lasti, False)(generator, value)
+        return self.settings.step(generator.cr_code, generator.cr_frame.f_lasti, False)(generator, value)
 
     @staticmethod
     def throw(generator: Iterable, error: BaseException | Exception) -> torch.Tensor:
@@ -240,7 +241,7 @@ def park(capture: StepCapture, asm: Assembler, index: int, variables: dict[str, 
     decoded = decode(capture.code)
     position = decoded.instructions[index].offset - 2
     empty, current = native().EMPTY_SLOT, None
-    asm.load_const(capture.settings.step(capture.values[0], position, True))
+    asm.load_const(capture.settings.step(capture.code, position, True))
     with asm.calling():
         asm.load_const(_parked)
         asm.load_fast(".generator")

@@ -158,8 +158,8 @@ class Operation(Atom):
         return self._bounds
 
     def symbols(self) -> Iterator[Symbol]:
-        yield from _symbols(self.a)
-        yield from _symbols(self.b)
+        yield from symbols_of(self.a)
+        yield from symbols_of(self.b)
 
     def value(self, symbol: Callable[[Symbol], int]) -> int:
         return self.compute(_numeric(self.a, symbol), _numeric(self.b, symbol))
@@ -729,7 +729,7 @@ def free_symbols(e: IntExpr) -> frozenset[str]:
     return e._free
 
 
-def _symbols(e: IntExpr) -> Iterator[Symbol]:
+def symbols_of(e: IntExpr) -> Iterator[Symbol]:
     """Every symbol in ``e``."""
     for mono in polynomial(e).terms:
         for atom in mono:
@@ -793,7 +793,7 @@ def hint(e: IntExpr) -> int:
 
 def env_of(e: IntExpr) -> ShapeEnv | None:
     """The ShapeEnv of the symbols of ``e``, or None."""
-    for atom in _symbols(e):
+    for atom in symbols_of(e):
         if atom.env is not None:
             return atom.env
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -12,6 +12,7 @@ from jit.graph.ir import Graph, Part
 from jit.graph.nested import of_kind
 from jit.graph.prims import literal
 from jit.graph.printing import to_python, unbound_symbols
+from jit.runtime import names
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
@@ -22,15 +23,20 @@ _MOST_TEXTS = 1000  # of which a traceback shows the lines
 
 def compile_python(graph: Graph) -> Callable:
     """The graph as a Python function of its inputs (and of size symbols that no input's shape shows)."""
+    generators = [v for node in graph.nodes for v in of_kind(torch.Generator, node.attrs)]
+    return function_of_text(to_python(graph), *generators)
+
+
+def function_of_text(text: str, *generators: torch.Generator) -> Callable:
+    """The function ``graph`` that a text defines, which may name these random generators."""
     global _counter
     _counter += 1
-    text = to_python(graph)
     file = f"<jit graph {_counter}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     linecache.cache.pop(f"<jit graph {_counter - _MOST_TEXTS}>", None)
-    namespace = {literal(v): v for node in graph.nodes for v in of_kind(torch.Generator, node.attrs)}
+    namespace: dict[str, Any] = {literal(v): v for v in generators}
     exec(compile(text, file, "exec"), namespace)
-    return namespace["graph"]
+    return names.made(namespace["graph"], function_of_text, text, *generators)
 
 
 def view_function(graph: Graph, position: int) -> tuple:

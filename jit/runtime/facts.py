@@ -18,6 +18,7 @@ import torch
 from jit.runtime import guards, native
 from jit.runtime.guards import short
 from jit.runtime.holding import holding, loosely
+from jit.runtime.names import Name, Naming, Unnameable, calling
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
@@ -42,6 +43,10 @@ class Fact:
     def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""
         return self.value
+
+    def name(self, naming: Naming, payload: Any) -> Name:
+        """The name of what the native check takes."""
+        return naming.name(payload)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.value!s}"
@@ -114,6 +119,11 @@ class Is(Fact):
         return f"expected {expected}, found {shown}"
 
 
+def place_of(obj: Any) -> tuple[int, type]:
+    """Where an object lies, and its type."""
+    return id(obj), type(obj)
+
+
 class At(Fact):
     """It lies where this object does and is of its type: for what has its facts checked again when another one has come
     to lie there."""
@@ -122,11 +132,15 @@ class At(Fact):
     kind = "at"
 
     def __init__(self, value: Any) -> None:
-        self.value = id(value), type(value)
+        self.value = place_of(value)
 
     @property
     def key(self) -> tuple[int, type]:
         return self.value
+
+    def name(self, naming: Naming, payload: Any) -> Name:
+        found = naming.located(self.value[0])
+        return Unnameable("it lies where no path leads to") if found is None else calling(place_of, found)
 
     def __str__(self) -> str:
         return f"is the {self.value[1].__name__} at {self.value[0]:#x}"

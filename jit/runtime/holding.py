@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jit.runtime import native
+from jit.runtime.extension import native
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the interpreter
 _KEPT = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.CodeType, enum.Enum)

@@ -18,14 +18,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Callable
+from typing import Any, Callable
 
 from jit.runtime import native
+from jit.runtime.names import Name, Naming, calling, rule
 
 
 def load_numbers(n_arguments: int, rows: Iterable[tuple], results: Iterable[tuple]) -> Callable[..., bytes | None]:
     """The native callable of a program. Raises ValueError or TypeError saying which row is wrong."""
     return native().load_numbers(n_arguments, tuple(rows), tuple(results))
+
+
+@rule("jit.runtime.native.Numbers")
+def _name_of_numbers(naming: Naming, program: Any) -> Name:
+    return calling(load_numbers, *map(naming.data, program.data))
 
 
 def unpack(results: bytes) -> tuple:

@@ -26,11 +26,13 @@ runs, from any thread.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from jit import logs
 from jit.runtime.extension import native
-from jit.runtime.steps import Step, tensors
+from jit.runtime.names import Name, Naming, Value, calling, rule
+from jit.runtime.steps import Call, Launch, Step, tensors
 
 _log = logs.channel("plan")
 
@@ -201,3 +203,28 @@ def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec) -> Callab
     """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises
     as ``load_plan`` does."""
     return native().differentiable(load_plan(forward), load_plan(backward), spec)
+
+
+def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..., tuple]:
+    """A loaded plan with some inputs given for good, which it does not keep alive."""
+    return native().bind(plan, dict(zip(inputs, tensors)), True)
+
+
+@rule("jit.runtime.native.Plan")
+def _name_of_plan(naming: Naming, plan: Any) -> Name:
+    data = naming.data(plan.data)
+    name = (calling(load_plan, data) if plan.derivative is None else
+            calling(load_differentiable, data, *map(naming.data, plan.derivative)))
+    bound = plan.bound
+    return calling(load_bound, name, Value(tuple(bound)), *map(naming.name, bound.values())) if bound else name
+
+
+def held_by_plan(plan: Any, naming: Naming) -> Iterator[tuple[str, Name]]:
+    """The kernels of a loaded plan, those of its backward, and the tensors that it is bound to."""
+    plans = [("", plan.data)] if plan.derivative is None else [("", plan.data), ("backward ", plan.derivative[0])]
+    for which, data in plans:
+        for k, step in enumerate(data.steps if data is not None else ()):
+            if isinstance(step, (Call, Launch)):
+                yield f"kernel of {which}step {k}", naming.name(step.address if type(step) is Call else step.kernel)
+    for k, tensor in plan.bound.items():
+        yield f"input {k}", naming.name(tensor)

@@ -11,6 +11,7 @@ import torch
 from ...devices import backend
 from ...errors import Unsupported
 from ...graph.prim_info import info
+from ...runtime.names import made
 from .numbers import FloatValue
 
 if TYPE_CHECKING:
@@ -67,7 +68,14 @@ def item(s: Session, tensor: TensorValue) -> ItemValue | None:
     if any(v.source is None for v in tensors):
         return None
     names = ", ".join(f"x{index}" for index in found)
-    compute = eval(f"lambda {names}: ({text}).item()", {"torch": torch})
+    read = function_of_tensors(f"lambda {names}: ({text}).item()")
+    value = read(*(v.obj for v in tensors))
+    return ItemValue(value, tensors, read, _tree(node, list(found))) if type(value) is float else None
+
+
+def function_of_tensors(text: str) -> Callable:
+    """The function that a lambda's text is; None where PyTorch refuses the values."""
+    compute = eval(text, {"torch": torch})
 
     def read(*values: torch.Tensor) -> float | None:
         try:
@@ -76,8 +84,7 @@ def item(s: Session, tensor: TensorValue) -> ItemValue | None:
         except RuntimeError:
             return None
 
-    value = read(*(v.obj for v in tensors))
-    return ItemValue(value, tensors, read, _tree(node, list(found))) if type(value) is float else None
+    return made(read, function_of_tensors, text)
 
 
 def _tree(node: Node, inputs: list) -> tuple | None:

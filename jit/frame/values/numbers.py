@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ...errors import Unsupported
 from ...graph.dims import bounds, free_symbols, hint
 from ...runtime import facts
+from ...runtime.names import made
 from ..operators import BINARY
 from ..source import Source
 from .base import Value
@@ -202,12 +203,11 @@ class FloatValue(Value):
         """-> (leaves, a function of their numbers that gives the float, or None where Python would raise)."""
         leaves = self.leaves()
         names = {id(leaf): f"x{i}" for i, leaf in enumerate(leaves)}
-        namespace: dict = {}
+        constants: list = []
 
         def constant(obj):
-            name = f"c{len(namespace)}"
-            namespace[name] = obj
-            return name
+            constants.append(obj)
+            return f"c{len(constants) - 1}"
 
         def text(v: Value):
             if id(v) in names:
@@ -219,16 +219,7 @@ class FloatValue(Value):
                 return f"{constant(v.fn)}({', '.join(parts)})"
             return f"({v.fn}{parts[0]})" if len(parts) == 1 else f"({parts[0]} {v.fn} {parts[1]})"
 
-        compute = eval(f"lambda {', '.join(names.values())}: {text(self)}", namespace)
-
-        def checked(*numbers):
-            try:
-                result = compute(*numbers)
-            except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
-                return None
-            return result if type(result) is float else None
-
-        return leaves, checked
+        return leaves, function_of_floats(f"lambda {', '.join(names.values())}: {text(self)}", *constants)
 
     def row(self, program) -> int | None:
         """The row of a ``jit.frame.numbers.NumberProgram`` that computes it; None where Python has to."""
@@ -313,6 +304,21 @@ def compute(s: Session, fn, args) -> Value | None:
     except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
         return None
     return FloatValue(value, None, fn, args) if type(value) is float else None
+
+
+def function_of_floats(text: str, *constants: object) -> Callable:
+    """The function that a lambda's text is, which may name constants c0, c1 and so on; None where Python would
+    raise."""
+    compute = eval(text, {f"c{k}": constant for k, constant in enumerate(constants)})
+
+    def checked(*numbers):
+        try:
+            result = compute(*numbers)
+        except (ArithmeticError, TypeError, ValueError):  # Python's, for these numbers
+            return None
+        return result if type(result) is float else None
+
+    return made(checked, function_of_floats, text, *constants)
 
 
 def integer(n) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,11 +81,11 @@ class TensorText(Value):
         return "the text of a tensor"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Joined:
     """Makes the text from real tensors."""
 
-    def __init__(self, pieces) -> None:
-        self.pieces = pieces
+    pieces: list
 
     def __call__(self, *tensors: object) -> str:
         rest = iter(tensors)

@@ -501,7 +501,8 @@ PyObject* py_differentiable(PyObject*, PyObject* args) {
       raise(PyExc_TypeError, "differentiable takes two loaded plans and a GradSpec");
     auto *f = reinterpret_cast<PlanObject*>(forward), *b = reinterpret_cast<PlanObject*>(backward);
     if (b->bound) raise(PyExc_ValueError, "the backward plan has bound inputs");
-    return plan_with_gradient(f, differentiable_call, parse_gradient(f->program, b->program, spec));
+    Ref derivative = Ref::steal(checked(PyTuple_Pack(2, b->data ? b->data : Py_None, spec)));
+    return plan_with_gradient(f, differentiable_call, parse_gradient(f->program, b->program, spec), derivative.get());
   } catch (const PythonError&) {
     return nullptr;
   }

@@ -22,6 +22,7 @@ struct EntryObject {
   PyObject* target;  // None: the original runs
   PyObject* plan;
   PyObject* region;  // what the frame hook serves while the target runs, or None
+  PyObject* owner;   // a weak reference to the dispatcher that it was made for
   PyObject* dict;    // free for the owner's notes
   unsigned long long hits;
 };
@@ -46,6 +47,7 @@ int entry_clear(PyObject* o) {
   Py_CLEAR(e->target);
   Py_CLEAR(e->plan);
   Py_CLEAR(e->region);
+  Py_CLEAR(e->owner);
   Py_CLEAR(e->dict);
   return 0;
 }
@@ -65,6 +67,23 @@ PyObject* entry_get(PyObject* o, void* offset) {
   return Py_NewRef(v ? v : Py_None);
 }
 
+PyObject* entry_get_owner(PyObject* o, void*) {
+  PyObject* owner = entry_cast(o)->owner ? PyWeakref_GetObject(entry_cast(o)->owner) : Py_None;
+  return Py_NewRef(owner);
+}
+
+// [(what, Name)]: all that the entry holds, and how each can be had in another process.
+PyObject* entry_holds(PyObject* o, PyObject*) {
+  Ref module = Ref::steal(PyImport_ImportModule("jit.runtime.held"));
+  return module ? PyObject_CallMethod(module.get(), "holds", "O", o) : nullptr;
+}
+
+PyMethodDef entry_methods[] = {
+    {"holds", Entry<entry_holds>::call, METH_NOARGS,
+     "holds() -> [(what, jit.runtime.names.Name)]: all that the entry holds, by its name; see jit/runtime/held.py."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyObject* entry_get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(entry_cast(o)->hits); }
 
 PyGetSetDef entry_getset[] = {
@@ -75,6 +94,7 @@ PyGetSetDef entry_getset[] = {
      (void*)offsetof(EntryObject, region)},
     {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.",
      (void*)offsetof(EntryObject, plan)},
+    {"owner", entry_get_owner, nullptr, "The dispatcher that it was made for, or None once that is gone.", nullptr},
     {"hits", entry_get_hits, nullptr, "Calls that this entry has served.", nullptr},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -595,6 +615,8 @@ PyObject* add_entry(PyObject* o, PyObject* args, PyObject* kwargs) {
   e->target = Py_NewRef(target);
   e->plan = Py_NewRef(plan);
   e->region = Py_NewRef(region);
+  e->owner = PyWeakref_NewRef(o, nullptr);
+  if (!e->owner) return nullptr;
   if (PyFunction_Check(target) && target != cast(o)->fn) skip_code(PyFunction_GET_CODE(target));
   auto* d = cast(o);
   Py_ssize_t n = PyTuple_GET_SIZE(d->entries);
@@ -710,6 +732,7 @@ bool init_dispatcher(PyObject* module) {
   EntryType.tp_dealloc = entry_dealloc;
   EntryType.tp_repr = entry_repr;
   EntryType.tp_getset = entry_getset;
+  EntryType.tp_methods = entry_methods;
 
   TailCallType.tp_name = "jit.runtime.native.TailCall";
   TailCallType.tp_basicsize = sizeof(TailCallObject);

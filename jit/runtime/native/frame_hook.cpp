@@ -432,6 +432,13 @@ void unhooked_dealloc(PyObject* o) {
   Py_TYPE(o)->tp_free(o);
 }
 
+PyObject* unhooked_get_fn(PyObject* o, void*) { return Py_NewRef(reinterpret_cast<UnhookedObject*>(o)->fn); }
+
+PyGetSetDef unhooked_getset[] = {
+    {"fn", unhooked_get_fn, nullptr, "What is called.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 // ---- functions of the module ----------------------------------------------------------------------------------------
 
 PyObject* py_skip_code(PyObject*, PyObject* code) {
@@ -541,6 +548,7 @@ bool init_frame_hook(PyObject* module) {
   UnhookedType.tp_traverse = unhooked_traverse;
   UnhookedType.tp_clear = unhooked_clear;
   UnhookedType.tp_dealloc = unhooked_dealloc;
+  UnhookedType.tp_getset = unhooked_getset;
   if (PyType_Ready(&RegionType) != 0 || PyType_Ready(&UnhookedType) != 0) return false;
   return PyModule_AddObjectRef(module, "Region", (PyObject*)&RegionType) == 0 &&
          PyModule_AddObjectRef(module, "Unhooked", (PyObject*)&UnhookedType) == 0 &&

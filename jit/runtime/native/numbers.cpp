@@ -49,6 +49,7 @@ struct Numbers {
   int32_t n_arguments;
   std::vector<Row> rows;
   std::vector<Result> results;
+  PyObject* data;  // the arguments of load_numbers
 };
 
 // Raising a few bases to one power is what optimizers do for each of their parameters.
@@ -285,6 +286,7 @@ PyObject* py_load_numbers(PyObject*, PyObject* args) {
     auto* self = PyObject_New(Numbers, &NumbersType);
     if (!self) return nullptr;
     self->vectorcall = Entry<numbers_call>::call;
+    self->data = Py_NewRef(args);
     self->n_arguments = n_arguments;
     new (&self->rows) std::vector<Row>(std::move(parsed));
     new (&self->results) std::vector<Result>(std::move(wanted));
@@ -298,8 +300,16 @@ void numbers_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Numbers*>(object);
   self->rows.~vector();
   self->results.~vector();
+  Py_DECREF(self->data);
   PyObject_Free(object);
 }
+
+PyObject* numbers_get_data(PyObject* object, void*) { return Py_NewRef(reinterpret_cast<Numbers*>(object)->data); }
+
+PyGetSetDef numbers_getset[] = {
+    {"data", numbers_get_data, nullptr, "The arguments of load_numbers that it was made of.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
 
 PyMethodDef methods[] = {
     {"load_numbers", Entry<py_load_numbers>::call, METH_VARARGS,
@@ -317,7 +327,9 @@ bool init_numbers(PyObject* module) {
   NumbersType.tp_vectorcall_offset = offsetof(Numbers, vectorcall);
   NumbersType.tp_call = PyVectorcall_Call;
   NumbersType.tp_dealloc = numbers_dealloc;
-  return PyType_Ready(&NumbersType) == 0 && PyModule_AddFunctions(module, methods) == 0;
+  NumbersType.tp_getset = numbers_getset;
+  return PyType_Ready(&NumbersType) == 0 && PyModule_AddObjectRef(module, "Numbers", (PyObject*)&NumbersType) == 0 &&
+         PyModule_AddFunctions(module, methods) == 0;
 }
 
 }  // namespace jit

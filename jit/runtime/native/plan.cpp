@@ -56,7 +56,7 @@ PyObject* plan_call(PyObject* object, PyObject* const* args, size_t nargsf, PyOb
 // ---- the Python type ------------------------------------------------------------------------------------------------
 
 PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject* bound, vectorcallfunc call = plan_call,
-               std::shared_ptr<const GradProgram> gradient = nullptr) {
+               std::shared_ptr<const GradProgram> gradient = nullptr, PyObject* derivative = nullptr) {
   auto* self = PyObject_GC_New(PlanObject, &PlanType);
   if (!self) return nullptr;
   self->vectorcall = call;
@@ -65,6 +65,7 @@ PyObject* make(std::shared_ptr<const Program> program, PyObject* data, PyObject*
   new (&self->gradient) std::shared_ptr<const GradProgram>(std::move(gradient));
   self->data = Py_NewRef(data);
   self->bound = Py_XNewRef(bound);
+  self->derivative = Py_XNewRef(derivative);
   if (bound)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bound); ++i) self->n_free -= PyTuple_GET_ITEM(bound, i) != Py_None;
   PyObject_GC_Track(reinterpret_cast<PyObject*>(self));
@@ -76,6 +77,7 @@ void plan_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   Py_CLEAR(self->data);
   Py_CLEAR(self->bound);
+  Py_CLEAR(self->derivative);
   self->program.~shared_ptr();
   self->gradient.~shared_ptr();
   PyObject_GC_Del(object);
@@ -85,12 +87,14 @@ int plan_traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<PlanObject*>(object);
   Py_VISIT(self->data);
   Py_VISIT(self->bound);
+  Py_VISIT(self->derivative);
   return 0;
 }
 
 int plan_clear(PyObject* object) {
   // The bound tensors stay: a call after this has to find as many inputs as n_free says.
   Py_CLEAR(reinterpret_cast<PlanObject*>(object)->data);
+  Py_CLEAR(reinterpret_cast<PlanObject*>(object)->derivative);
   return 0;
 }
 
@@ -143,7 +147,8 @@ PyObject* py_bind(PyObject*, PyObject* args) {
   try {
     Binding b(dict);
     Ref bound = Ref::steal(bound_tuple(self, (Py_ssize_t)b.inputs.size(), b.inputs.data(), b.tensors.data(), weakly));
-    return make(self->program, self->data ? self->data : Py_None, bound.get(), self->vectorcall, self->gradient);
+    return make(self->program, self->data ? self->data : Py_None, bound.get(), self->vectorcall, self->gradient,
+                self->derivative);
   } catch (const PythonError&) {
     return nullptr;
   }
@@ -174,6 +179,11 @@ PyObject* plan_get_data(PyObject* o, void*) {
   return Py_NewRef(d ? d : Py_None);
 }
 
+PyObject* plan_get_derivative(PyObject* o, void*) {
+  PyObject* d = reinterpret_cast<PlanObject*>(o)->derivative;
+  return Py_NewRef(d ? d : Py_None);
+}
+
 PyObject* plan_get_bound(PyObject* o, void*) {
   auto* self = reinterpret_cast<PlanObject*>(o);
   Ref out = Ref::steal(PyDict_New());
@@ -196,6 +206,8 @@ PyMethodDef plan_methods[] = {
 
 PyGetSetDef plan_getset[] = {
     {"data", plan_get_data, nullptr, "The Plan that this was loaded from.", nullptr},
+    {"derivative", plan_get_derivative, nullptr,
+     "(the Plan of the backward, the GradSpec) that `differentiable` was given, or None.", nullptr},
     {"bound", plan_get_bound, nullptr, "The bound inputs, {input index: tensor}.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -218,8 +230,9 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient) {
-  return make(like->program, like->data ? like->data : Py_None, like->bound, call, std::move(gradient));
+PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient,
+                             PyObject* derivative) {
+  return make(like->program, like->data ? like->data : Py_None, like->bound, call, std::move(gradient), derivative);
 }
 
 bool plan_check(PyObject* object) { return Py_TYPE(object) == &PlanType; }

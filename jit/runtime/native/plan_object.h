@@ -22,14 +22,16 @@ struct PlanObject {
   vectorcallfunc vectorcall;
   std::shared_ptr<const Program> program;
   std::shared_ptr<const GradProgram>
-      gradient;     // null, or how to differentiate; results behind its n_outputs are then not returned
-  PyObject* data;   // the Plan it was made from
-  PyObject* bound;  // null, or a tuple with a tensor, a Weak or None per input; replaced as a whole
-  int32_t n_free;   // inputs that are given on each call
+      gradient;          // null, or how to differentiate; results behind its n_outputs are then not returned
+  PyObject* data;        // the Plan it was made from
+  PyObject* derivative;  // null, or (the Plan of the backward, the GradSpec) that the gradient was made from
+  PyObject* bound;       // null, or a tuple with a tensor, a Weak or None per input; replaced as a whole
+  int32_t n_free;        // inputs that are given on each call
 };
 
 // A new object with the same data and bound inputs as `like`, called through `call`. Null with a Python error set.
-PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient);
+PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_ptr<const GradProgram> gradient,
+                             PyObject* derivative);
 
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);

@@ -1,0 +1,70 @@
+"""Graphs as bytes, by which they are named: the nodes as rows, with the ids that they have, and the size symbols."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+
+import torch
+
+from jit.graph.dims import Dim, symbols_of
+from jit.graph.ir import Graph, Node, Output, TensorType
+from jit.graph.shape_env import ShapeEnv
+from jit.runtime.names import Name, Naming, Unnameable, Value, calling, rule
+
+
+def written(graph: Graph) -> bytes:
+    """The graph as bytes. Raises TypeError or pickle.PicklingError for what only this process has."""
+    nodes = [(n.id, n.op, [i.id for i in n.inputs], n.attrs, n.type, n.loc) for n in graph.nodes]
+    outputs = [(o.node.id, o.mutates) for o in graph.outputs]
+    env = graph.env
+    symbols = env.prefix, list(env.origins), env.symbols, env.guards
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file)
+    pickler.fast = True  # what is equal is written alike, be it one object or two
+    pickler.dump(([i.id for i in graph.inputs], nodes, outputs, symbols, graph.origins, graph.next_id))
+    return file.getvalue()
+
+
+def read(data: bytes) -> Graph:
+    """The graph that ``written`` was given; where its symbols come from is not known any more."""
+    inputs, rows, outputs, (prefix, origins, symbols, guards), stands_for, next_id = pickle.loads(data)
+    env = ShapeEnv(prefix)
+    env.origins.update(dict.fromkeys(origins))
+    env.symbols.update(symbols)
+    env.guards += guards
+    env._seen.update(dict.fromkeys(guards))
+    nodes: dict[int, Node] = {}
+    for number, op, read_, attrs, type_, loc in rows:
+        nodes[number] = Node(number, op, tuple(nodes[k] for k in read_), attrs, type_, loc)
+    graph = Graph([nodes[k] for k in inputs], list(nodes.values()),
+                  [Output(nodes[k], mutates) for k, mutates in outputs], env)
+    graph.origins, graph.next_id = stands_for, next_id
+    for dim in (*symbols.values(), *(p.expr for p in guards), *(d for n in graph.nodes for d in _dims(n))):
+        for symbol in symbols_of(dim):
+            symbol.env = env  # what is decided about it is recorded there
+    return graph
+
+
+def _dims(value: object) -> Iterator[Dim]:
+    """All sizes in a node, a type or an attribute."""
+    if type(value) is Dim:
+        yield value
+    elif isinstance(value, Node):
+        yield from _dims((tuple(value.attrs.values()), value.types))
+    elif isinstance(value, TensorType):
+        yield from _dims((value.shape, value.strides))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _dims(part)
+
+
+@rule(Graph)
+def _name_of_graph(naming: Naming, graph: Graph) -> Name:
+    try:
+        if any(isinstance(v, torch.Generator) for n in graph.nodes for v in n.attrs.get("args", ())):
+            return Unnameable("a graph that draws from a generator of the program's own")
+        return calling(read, Value(written(graph)))
+    except (TypeError, pickle.PicklingError) as error:
+        return Unnameable(f"a graph with what only this process has: {error}")

@@ -1,0 +1,582 @@
+"""Names that last: what an entry holds, said so that another process can have the same objects.
+
+A ``Name`` is a small record of plain data, which can be pickled and compared; ``bind`` gives its object. An object is
+named by what is sure to lead to it again: the module that has it, the constant that it is, the way to it from an object
+with a name, by the accessors of guards, or a call of a named function on named arguments. Each is tried out when the
+name is made. What has no such name is ``Unnameable``, with the reason.
+
+Nothing is named before somebody asks: see ``held.holds``. What objects of a class of our own are made of is said by a
+function in ``rules``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import importlib
+import inspect
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable
+
+import torch
+
+from jit import torch_private
+from jit.runtime.extension import native, unhooked
+from jit.runtime.holding import holding
+
+
+class Unbound(LookupError):
+    """A name leads to nothing in this process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """Base class."""
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        """The object. ``given``: those of ``Given``."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Name, ...]:
+        """The names that this one is made of."""
+        return ()
+
+    def all(self) -> Iterator[Name]:
+        """This name and all that it is made of."""
+        yield self
+        for part in self.parts():
+            yield from part.all()
+
+    def why_not(self) -> str:
+        """Why it cannot be bound in another process; empty if it can."""
+        return next((name.reason for name in self.all() if type(name) is Unnameable), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Value(Name):
+    """A constant, written as it is."""
+
+    value: Any
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        return self.value
+
+    def __str__(self) -> str:
+        text = repr(self.value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@dataclasses.dataclass(frozen=True)
+class Importable(Name):
+    """What a module has under a dotted name; the module itself where that is empty."""
+
+    module: str
+    path: str = ""
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        found = importlib.import_module(self.module)
+        return operator.attrgetter(self.path)(found) if self.path else found
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.path}" if self.path else self.module
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Name):
+    """What the one who binds has: the compiled "function", the module that its first argument always is ("self"), the
+    "settings" that it was compiled with."""
+
+    what: str
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        return given[self.what]
+
+    def __str__(self) -> str:
+        return f"<{self.what}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached(Name):
+    """What the accessors of guards (``guards.program``) reach from another object: attributes, items, cells, and so
+    on. ``steps``: the (kind, payload) of each."""
+
+    of: Name
+    steps: tuple[tuple[str, Name], ...]
+
+    def parts(self) -> tuple[Name, ...]:
+        return (self.of, *(payload for _, payload in self.steps))
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        accessors = [(-1, "const", self.of.bind(given))]
+        accessors += [(k, kind, payload.bind(given)) for k, (kind, payload) in enumerate(self.steps)]
+        return native().GuardProgram(tuple(accessors), ()).value((), len(self.steps))
+
+    def then(self, *steps: tuple[str, Name]) -> Reached:
+        return Reached(self.of, self.steps + steps)
+
+    def __str__(self) -> str:
+        text = str(self.of)
+        for kind, payload in self.steps:
+            if kind in ("dict_attr", "getattr", "class_attr"):
+                text += f".{getattr(payload, 'value', payload)}"
+            elif kind == "item":
+                text += f"[{payload}]"
+            else:
+                argument = "" if payload == Value(None) else f"({payload})"
+                text += f".<{kind}{argument}>"
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Made(Name):
+    """What a call gives: of a class or a function of ours that makes or finds the object again."""
+
+    function: Name
+    arguments: tuple[Name, ...] = ()
+
+    def parts(self) -> tuple[Name, ...]:
+        return (self.function, *self.arguments)
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        return self.function.bind(given)(*[argument.bind(given) for argument in self.arguments])
+
+    def __str__(self) -> str:
+        return f"{str(self.function).rpartition('.')[2]}({', '.join(map(str, self.arguments))})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Unnameable(Name):
+    """What only this process has."""
+
+    reason: str
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        raise Unbound(self.reason)
+
+    def __str__(self) -> str:
+        return f"(no name: {self.reason})"
+
+
+def bind(name: Name, given: Mapping[str, object] = types.MappingProxyType({})) -> Any:
+    """The object of a name in this process. Raises Unbound where there is none."""
+    try:
+        return name.bind(given)
+    except (ImportError, AttributeError, KeyError) as error:
+        raise Unbound(f"{name}: {error}") from error
+
+
+def name_of(obj: object, naming: Naming | None = None) -> Name:
+    """The name of an object, among what ``naming`` knows."""
+    return (naming or Naming()).name(obj)
+
+
+# ---- what is made by a call -----------------------------------------------------------------------------------------
+
+# Full name of a class -> function(naming, object) -> Name, for classes of ours whose objects are made of others. By
+# their names, since those of the extension are there only once it is loaded.
+rules: dict[str, Callable[[Naming, Any], Name]] = {}
+
+
+def rule(*classes: str | type) -> Callable[[Callable], Callable]:
+    """Decorates the function that names the objects of some classes of ours."""
+
+    def add(function: Callable) -> Callable:
+        for cls in classes:
+            rules[cls if isinstance(cls, str) else _full_name(cls)] = function
+        return function
+
+    return add
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def calling(function: Callable, *arguments: Name) -> Made:
+    """The name of what a function or class of ours gives; it has to be importable."""
+    return Made(Importable(function.__module__, function.__qualname__), arguments)
+
+
+def tuple_of(*items: object) -> tuple:
+    return items
+
+
+def list_of(*items: object) -> list:
+    return list(items)
+
+
+def dict_of(*items: object) -> dict:
+    """A dict of keys and values in turns."""
+    return dict(zip(items[::2], items[1::2]))
+
+
+def frozenset_of(*items: object) -> frozenset:
+    return frozenset(items)
+
+
+def partial_of(fn: Callable, positional: tuple, named: dict) -> functools.partial:
+    return functools.partial(fn, *positional, **named)
+
+
+def weak(obj: object) -> Any:
+    """A reference that does not keep the object alive."""
+    return native().Weak(obj)
+
+
+def digest(code: types.CodeType) -> str:
+    """A number for what a code object does, the same in every process of one Python."""
+    constants = [digest(c) if isinstance(c, types.CodeType) else f"{type(c).__name__} {c!r}" if type(c) is not frozenset
+                 else sorted(map(repr, c)) for c in code.co_consts]
+    parts = (code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars,
+             code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, constants)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def code_at(code: types.CodeType, expected: str) -> types.CodeType:
+    """The code object if it does what the one did that had the name."""
+    if digest(code) != expected:
+        raise Unbound(f"{code.co_qualname} is not the same function any more")
+    return code
+
+
+@rule("jit.runtime.native.Weak")
+def _name_of_weak(naming: Naming, reference: Any) -> Name:
+    obj = reference()
+    return Unnameable("its object is gone") if obj is None else calling(weak, naming.name(obj))
+
+
+@rule("jit.runtime.native.Unhooked")
+def _name_of_unhooked(naming: Naming, call: Any) -> Name:
+    return calling(unhooked, naming.name(call.fn))
+
+
+def operator_of(name: str, overload: str) -> Any:
+    """An operator of PyTorch, as "aten::add", with one of its overloads."""
+    found = operator.attrgetter(name.replace("::", "."))(torch.ops)
+    return getattr(found, overload or "default")
+
+
+def made(result: Callable, maker: Callable, *arguments: object) -> Callable:
+    """``result``, a function of ours that ``maker(*arguments)`` gives, so that it has a name."""
+    # Its number, since what wraps a function has a copy of its attributes.
+    result._jit_made = id(result), maker, arguments  # type: ignore[attr-defined]
+    return result
+
+
+# ---- finding names --------------------------------------------------------------------------------------------------
+
+_EXACT = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
+          torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_IN_ORDER: dict[type, Callable] = {tuple: tuple_of, list: list_of, frozenset: frozenset_of}
+_OF_A_CLASS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+               types.MemberDescriptorType, types.ClassMethodDescriptorType)
+# Where to look for what does not say where it is, such as the type of functions.
+_HOMES = ("builtins", "types", "sys", "_collections_abc", "torch", "torch.nn.functional", "torch._C")
+_WHAT_THEY_ARE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, tuple, frozenset)
+_CODE_OF_RESUMED = ("_jit_resumed", "_jit_stands_for")  # attributes of functions that go on after a break
+# Accessors whose result is made anew by each of them.
+_MADE_ANEW = ("returned", "iterator_state", "generator_state", "context_value", "length")
+
+
+class Naming:
+    """How the objects of one entry are named.
+
+    Args:
+        given: what names may start from, see ``Given``.
+        programs: guard programs, whose accessors lead to objects.
+    """
+
+    def __init__(self, given: Mapping[str, object] = types.MappingProxyType({}), programs: Iterable[Any] = ()) -> None:
+        self.given = given
+        self.known: dict[int, tuple[object, Name]] = {}  # what paths lead to
+        self.codes: dict[int, tuple[object, Name]] = {}  # of named functions, with the code objects inside them
+        self.places: dict[int, Name] = {}  # address of an object that is known by its place alone -> a path to it
+        for what, obj in given.items():
+            self.know(obj, Given(what))
+        for _ in range(2):  # the root of one path may be what another leads to
+            for program in programs:
+                self.learn(program)
+
+    def know(self, obj: Any, name: Name) -> None:
+        """A path leads to an object."""
+        if type(obj) in _EXACT or id(obj) in self.known:
+            return
+        self.known[id(obj)] = obj, name
+        cls = type(obj)
+        if id(cls) not in self.known and _imported(self, cls) is None:
+            self.know(cls, then(name, ("type", Value(None))))
+        if isinstance(obj, weakref.ReferenceType):
+            self.know(obj(), Made(name))
+        elif isinstance(obj, types.CodeType):
+            self.know_code(obj, name)
+        elif isinstance(obj, types.FunctionType):
+            name = self.name(obj)
+            self.know_code(obj.__code__, then(name, ("function", Value("code"))))
+            self.know(obj.__globals__, then(name, ("getattr", Value("__globals__"))))
+            for k, cell in enumerate(obj.__closure__ or ()):
+                self.know(cell, then(name, ("closure", Value(k))))
+            for key in _CODE_OF_RESUMED:
+                if key in obj.__dict__:
+                    self.know_code(obj.__dict__[key], then(name, ("getattr", Value(key))))
+
+    def know_code(self, code: types.CodeType, name: Name) -> None:
+        if id(code) not in self.codes:
+            self.codes[id(code)] = code, name
+            for k, constant in enumerate(code.co_consts):
+                if isinstance(constant, types.CodeType):
+                    self.know_code(constant, then(name, ("getattr", Value("co_consts")), ("item", Value(k))))
+
+    def learn(self, program: Any) -> None:
+        """What the accessors of a guard program lead to."""
+        names: list[Name | None] = []
+        from_arguments: list[Name | None] = []
+        for k, (parent, kind, *rest) in enumerate(program.accessors):
+            names.append(None)
+            from_arguments.append(None)
+            kind = kind.removeprefix("fresh_")
+            payload: Any = rest[0] if rest else None
+            if parent < 0:
+                if kind == "local":
+                    from_arguments[k] = Given(f"argument {payload}")
+                else:
+                    obj = payload() if kind == "weak" else payload
+                    root = names[k] = self.named(obj)
+                    if root is not None:
+                        self.know(obj, root)
+                continue
+            before, key = names[parent], self.named(payload)
+            local = from_arguments[parent]
+            if local is not None and key is not None:
+                from_arguments[k] = then(local, (kind, key))
+            if before is None or key is None or kind in _MADE_ANEW:
+                continue
+            try:
+                obj = program.value((), k)
+            except KeyError:
+                continue
+            reached = names[k] = then(before, (kind, key))
+            self.know(obj, reached)
+        for at, kind, payload, *_ in program.checks:
+            path = from_arguments[at] if at >= 0 else None
+            if path is not None and kind in ("is", "at"):
+                # What is known by where it lies may lie elsewhere: all else about it is a fact of its own. Of what
+                # cannot change, being that object says what it is.
+                obj = payload() if kind == "is" and type(payload) is native().Weak else payload
+                if kind == "at":
+                    self.places.setdefault(obj[0], path)
+                elif _may_change(obj):
+                    self.places.setdefault(id(obj), path)
+
+    def named(self, obj: object) -> Name | None:
+        """The name of an object if it has one."""
+        name = self.name(obj)
+        return None if name.why_not() else name
+
+    def name(self, obj: object) -> Name:
+        """The name of an object, by its identity unless it is a constant."""
+        cls = type(obj)
+        if cls in _EXACT:
+            return Value(obj)
+        if cls in (tuple, frozenset):
+            return self.items(obj, self.name)
+        for at in _ways:
+            name = at(self, obj)
+            if name is not None:
+                return name
+        known = self.known.get(id(obj))
+        if known is not None:
+            return known[1]
+        return (self.of_rule(obj) or self.home(obj) or (_may_change(obj) and self.places.get(id(obj)))
+                or Unnameable(_reason(obj)))
+
+    def located(self, address: int) -> Name | None:
+        """A path to the object that lies at an address."""
+        known = self.known.get(address)
+        return self.places.get(address) if known is None else known[1]
+
+    def data(self, obj: object) -> Name:
+        """The name of what may be made again, with lists, dicts and records of ours in it."""
+        cls = type(obj)
+        if cls in _IN_ORDER:
+            return self.items(obj, self.data)
+        if cls is dict:
+            return calling(dict_of, *[self.data(part) for pair in obj.items() for part in pair])  # type: ignore
+        return self.name(obj)
+
+    def items(self, obj: Any, name: Callable[[object], Name]) -> Name:
+        """The name of a tuple, list or frozenset, with that of each item as ``name`` gives it."""
+        parts = tuple(map(name, obj))
+        if type(obj) is not list and all(type(part) is Value for part in parts):
+            return Value(obj)
+        return calling(_IN_ORDER[type(obj)], *parts)
+
+    def fields(self, record: Any) -> Made:
+        """The name of an instance of a dataclass of ours."""
+        return calling(type(record), *[self.data(getattr(record, field.name))
+                                       for field in dataclasses.fields(record) if field.init])
+
+    def of_rule(self, obj: object) -> Name | None:
+        """What the rule for its class says."""
+        found = rules.get(_full_name(type(obj)))
+        if found is not None:
+            return found(self, obj)
+        number, maker, arguments = getattr(obj, "__dict__", {}).get("_jit_made", (None, None, ()))
+        if number == id(obj):
+            return calling(maker, *map(self.data, arguments))
+        if type(obj).__module__.partition(".")[0] != "jit":
+            return None
+        if type(obj).__reduce__ is not object.__reduce__:
+            reduced: Any = obj.__reduce__()
+            return calling(reduced[0], *map(self.data, reduced[1]))
+        parameters = getattr(obj, "__dataclass_params__", None)
+        return self.fields(obj) if parameters is not None and parameters.frozen else None
+
+    def home(self, obj: object) -> Name | None:
+        """What a module that is likely to have it has it under, or a class in that module, or the compiled function's
+        namespace."""
+        function = self.given.get("function")
+        if isinstance(function, types.FunctionType):
+            globals_ = self.name(function.__globals__)
+            for key, value in function.__globals__.items():
+                if value is obj:
+                    return then(globals_, ("item", Value(key)))
+        for home in (*_HOMES, type(obj).__module__):
+            module = sys.modules.get(home)
+            for where, namespace in _namespaces(module):
+                for key, value in namespace.items():
+                    if value is obj:
+                        return Importable(home, f"{where}{key}")
+        return None
+
+
+def then(name: Name, *steps: tuple[str, Name]) -> Reached:
+    """What steps from a named object lead to."""
+    return name.then(*steps) if type(name) is Reached else Reached(name, steps)
+
+
+def _namespaces(module: Any) -> Iterator[tuple[str, Mapping[str, object]]]:
+    if module is None:
+        return
+    yield "", vars(module)
+    if module.__name__ not in _HOMES:
+        for key, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield f"{key}.", vars(value)
+
+
+def _given(naming: Naming, obj: object) -> Name | None:
+    return next((Given(what) for what, known in naming.given.items() if known is obj), None)
+
+
+def _imported(naming: Naming, obj: Any) -> Name | None:
+    """By what it says of itself, if it is there."""
+    if isinstance(obj, types.ModuleType):
+        return Importable(obj.__name__) if sys.modules.get(obj.__name__) is obj else None
+    if type(obj) is dict:
+        home = obj.get("__name__")
+        module = sys.modules.get(home) if isinstance(home, str) else None
+        return Importable(module.__name__, "__dict__") if module is not None and vars(module) is obj else None
+    if isinstance(obj, enum.Enum):
+        cls, member = naming.name(type(obj)), str(obj.name)
+        if type(cls) is Importable and getattr(type(obj), member, None) is obj:
+            return Importable(cls.module, f"{cls.path}.{member}")
+    look = type.__getattribute__ if isinstance(obj, type) else object.__getattribute__
+    try:
+        home, paths = look(obj, "__module__"), [look(obj, "__qualname__")]
+    except (AttributeError, TypeError):
+        return None
+    paths.append(getattr(obj, "__name__", None))
+    module = sys.modules.get(home) if isinstance(home, str) else None
+    for path in paths if module is not None else ():
+        if isinstance(path, str):
+            found, steps = _looked_up(module, path), 0
+            if isinstance(found, (classmethod, staticmethod)):
+                owner, _, attribute = path.rpartition(".")
+                if found is obj or found.__func__ is obj:
+                    method = then(Importable(home, owner), ("dict_attr", Value(attribute)))
+                    return method if found is obj else then(method, ("getattr", Value("__func__")))
+            while found is not None and found is not obj and steps < 4:
+                found, steps = getattr(found, "__wrapped__", None), steps + 1
+            if found is obj and obj is not None:
+                name = Importable(home, path)
+                return then(name, *[("getattr", Value("__wrapped__"))] * steps) if steps else name
+    return None
+
+
+def _looked_up(module: Any, path: str) -> Any:
+    found = module
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part, None)
+    return found
+
+
+def _of_native(naming: Naming, obj: object) -> Name | None:
+    """What the extension has."""
+    key = next((key for key, value in vars(native()).items() if value is obj), None)
+    return None if key is None else Reached(calling(native), (("getattr", Value(key)),))
+
+
+def _of_an_object(naming: Naming, obj: Any) -> Name | None:
+    """Methods, descriptors and references of objects with a name."""
+    if isinstance(obj, _OF_A_CLASS):
+        return then(naming.name(obj.__objclass__), ("dict_attr", Value(obj.__name__)))
+    if isinstance(obj, (types.BuiltinMethodType, types.MethodWrapperType)) and obj.__self__ is not None:
+        owner = naming.name(obj.__self__)
+        return owner if type(owner) is Unnameable else then(owner, ("getattr", Value(obj.__name__)))
+    if isinstance(obj, types.MethodType):
+        return Made(Importable("types", "MethodType"), (naming.name(obj.__func__), naming.name(obj.__self__)))
+    if type(obj) is slice:
+        return Made(Importable("builtins", "slice"), tuple(map(naming.data, (obj.start, obj.stop, obj.step))))
+    if isinstance(obj, types.GenericAlias):
+        return Made(Importable("types", "GenericAlias"), (naming.name(obj.__origin__), naming.name(obj.__args__)))
+    if isinstance(obj, type) and isinstance(getattr(obj, "_forward_cls", None), type):  # of an autograd Function
+        owner = naming.name(obj._forward_cls)  # type: ignore[attr-defined]
+        return owner if type(owner) is Unnameable else then(owner, ("getattr", Value("_backward_cls")))
+    if type(obj) is functools.partial:
+        return calling(partial_of, *map(naming.data, (obj.func, obj.args, obj.keywords)))
+    if isinstance(obj, torch_private.OpOverload):
+        schema = torch_private.schema(obj)
+        return calling(operator_of, Value(schema.name), Value(schema.overload_name))
+    return None
+
+
+def _code(naming: Naming, obj: object) -> Name | None:
+    """A code object, by the function that it is of."""
+    if not isinstance(obj, types.CodeType):
+        return None
+    if id(obj) not in naming.codes:
+        outer = obj.co_qualname.partition(".<locals>")[0]
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) == obj.co_filename:
+                function = inspect.unwrap(_looked_up(module, outer) or _code)
+                if isinstance(function, types.FunctionType):
+                    name = naming.named(function)
+                    if name is not None:
+                        naming.know(function, name)
+    known = naming.codes.get(id(obj)) or next((known for known in naming.codes.values() if known[0] == obj), None)
+    if known is None:
+        return Unnameable(f"the code of {obj.co_qualname}, which no function with a name has")
+    return calling(code_at, known[1], Value(digest(obj)))
+
+
+_ways = (_given, _of_native, _imported, _of_an_object, _code)
+
+
+def _may_change(obj: object) -> bool:
+    """Whether an object is one that holds other things at other times, and not one that is what it does."""
+    return holding(obj) in ("weak", "place") and not isinstance(obj, _WHAT_THEY_ARE)
+
+
+def _reason(obj: object) -> str:
+    """Why an object has no name."""
+    cls = type(obj)
+    what = cls.__qualname__ if cls.__module__ == "builtins" else _full_name(cls)
+    if isinstance(obj, (types.FunctionType, type)):
+        return f"{obj.__module__}.{obj.__qualname__} is not what its module has under that name"
+    return f"no name leads to this {what}"
