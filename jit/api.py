@@ -216,6 +216,8 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                                                          for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
                            kernels, [g.python() for g in graphs],
-                           sum(getattr(plan, "launches", 0) for plan in plans.values()))
+                           sum(getattr(plan, "launches", 0) for plan in plans.values()),
+                           [f"{what}: {name.why_not()}" for c in captured if c.entry is not None
+                            for what, name in c.entry.holds() if name.why_not()])
 
     return run

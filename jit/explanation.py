@@ -23,6 +23,7 @@ class Explanation:
         launch_count: how many kernels one run of all graphs launches, with their backward; library calls are not among
             them.
         graphs: the graphs as runnable Python.
+        unnamed: what of the program the compiled code holds that no other process could find by a name, and why.
     """
 
     graph_count: int
@@ -33,6 +34,7 @@ class Explanation:
     kernels: list[str]
     graphs: list[str]
     launch_count: int = 0
+    unnamed: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, "

@@ -59,7 +59,7 @@ class SecondDerivatives:
         be ``unaligned`` are those of inputs and of saved values."""
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
         source = Differentiated(self.graph, gradient.wrt, gradient.tangents, kept, types, self.given)
-        return Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
+        return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
 
 
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
@@ -83,7 +83,7 @@ class _Compiled:
     reads: frozenset  # positions of the inputs that are read
 
 
-class Second:
+class _Second:
     """``GradSpec.second``: see ``SecondDerivatives.of``."""
 
     def __init__(self, source: Differentiated, traced: Graph, changed: frozenset[int], int_symbols: tuple[str, ...],
@@ -211,15 +211,15 @@ class Second:
 
 
 def second_of(graph: Graph, wrt: tuple, tangents: tuple, kept: tuple, types: tuple, given: dict[int, int],
-              changed: frozenset[int], traced: Graph, *rest: Any) -> Second:
-    """A ``Second`` of what it is written as: nodes by their ids."""
+              changed: frozenset[int], traced: Graph, *rest: Any) -> _Second:
+    """A ``_Second`` of what it is written as: nodes by their ids."""
     by_id = {n.id: n for n in graph.nodes}
     source = Differentiated(graph, wrt, tangents, kept, types, {by_id[k]: i for k, i in given.items()}, changed)
-    return Second(source, traced, *rest)
+    return _Second(source, traced, *rest)
 
 
-@names.rule(Second)
-def _name_of_second(naming: names.Naming, second: Second) -> names.Name:
+@names.rule(_Second)
+def _name_of_second(naming: names.Naming, second: _Second) -> names.Name:
     s = second.source
     given = {n.id: i for n, i in s.given.items()}
     return names.calling(second_of, *map(naming.data, (

@@ -163,6 +163,15 @@ def partial_functions(x):
     return functools.partial(torch.add, alpha=3)(x, x)
 
 
+@functools.lru_cache
+def remembered(k):
+    return k * 2
+
+
+def cached(x):
+    return x * remembered(3)
+
+
 def errors(x):
     try:
         return x.view(7)
@@ -208,7 +217,7 @@ X = torch.linspace(-1, 1, 4)
 PROGRAMS = {
     **{fn.__name__: _function(fn, X) for fn in (
         pointwise, containers, objects, breaks, breaks_in_a_callee, generators, closures, functions_of_tensors,
-        random_numbers, assumption, mixed_types, custom_gradient, partial_functions, errors)},
+        random_numbers, assumption, mixed_types, custom_gradient, partial_functions, cached, errors)},
     "writes": _function(writes, X.clone()),
     "guess": _function(guess, X, torch.tensor([1, 2])),
     "a_compiled_generator": _function(numbered, X),

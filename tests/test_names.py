@@ -1,6 +1,7 @@
 """Names that last: what an entry holds is named, and the name leads to it again, here and in another process."""
 
 import collections
+import fractions
 import functools
 import gc
 import math
@@ -19,7 +20,7 @@ import jit
 from jit.frame import dispatch
 from jit.graph.dims import Sym
 from jit.runtime import held, names, native
-from jit.runtime.names import Importable, Naming, Unbound, Unnameable, Value, bind, name_of
+from jit.runtime.names import Importable, Made, Naming, Unbound, Unnameable, Value, bind, name_of
 
 VALUES = [
     None, True, 0, -5, 2**70, 1.5, -0.0, math.inf, 2 - 3j, "text", b"bytes", ..., NotImplemented, (), (1, ("a", None)),
@@ -29,13 +30,13 @@ VALUES = [
 OBJECTS = [
     int, dict, len, math.sin, operator.add, torch, torch.nn.functional, torch.add, torch.relu, torch.Tensor,
     torch.nn.functional.linear, torch.nn.functional.relu, nn.Linear, nn.Linear.forward, torch.ops.aten.add.Tensor,
-    torch.ops.aten.relu.default, torch.Tensor.add, torch.Tensor.shape, list.append, object.__getattribute__,
+    torch.ops.aten.relu.default, torch.ops.aten.mul, torch.Tensor.add, torch.Tensor.shape, list.append, object.__getattribute__,
     collections.OrderedDict, types.FunctionType, types.NoneType, type({}.keys()), torch.__dict__, native().TailCall,
     native().failed, native().EMPTY_SLOT, named_programs, named_programs.__dict__, named_programs.pointwise,
     named_programs.Kind.DOUBLED, named_programs.Block, named_programs.Block.forward, named_programs.SETTINGS,
     named_programs.Model.forward.__code__, named_programs.closures.__code__.co_consts[1], torch.default_generator,
     nn.Module.__call__, functools.reduce, vars(named_programs.Cube)["forward"], named_programs.Cube.forward,
-    names.name_of,
+    names.name_of, fractions.Fraction.numerator.fget, type(named_programs.remembered.cache_info()),
 ]  # fmt: skip
 EQUAL = [
     named_programs.SETTINGS.__init__, named_programs.Cube.apply, torch.autograd.Function.apply, dict.fromkeys,
@@ -238,6 +239,24 @@ def test_an_entry_that_is_dropped_holds_nothing_of_the_program():
     gc.collect()
     assert entry.owner is None
     assert all(isinstance(name, names.Name) for _, name in entry.holds())
+
+
+def test_explain_tells_what_has_no_name():
+    assert jit.explain(named_programs.breaks)(torch.ones(4)).unnamed == []
+    assert jit.explain(named_programs.Model())(torch.ones(2, 4)).unnamed == []
+    local = type("Local", (), {"factor": 2})()
+    told = jit.explain(lambda x, obj: x * obj.factor)(torch.ones(2), local).unnamed
+    assert told and all("Local is not what its module has under that name" in line for line in told)
+
+
+def test_a_lambda_inside_a_function_is_named_by_the_function():
+    compiled = jit.compile(lambda x, fn: fn(x))
+    compiled(torch.ones(2), lambda x: x * 2)
+    (name,) = {name for what, name in compiled.entries[0].holds() if "fn.__code__: is code" in what}
+    assert "test_a_lambda_inside_a_function_is_named_by_the_function" in str(name) and not name.why_not()
+    changed = Made(name.function, (name.arguments[0], Value("another digest")))
+    with pytest.raises(Unbound, match="is not the same function any more"):
+        bind(changed, given_to(compiled.entries[0]))
 
 
 def test_naming_costs_nothing_before_it_is_asked_for(monkeypatch):

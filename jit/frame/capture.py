@@ -66,6 +66,7 @@ class Captured:
         failed: whether a rule of ours has failed.
         instructions: how many instructions were executed symbolically.
         seconds: CPU time of this process for all of it, kernels that were built in this process included.
+        entry: the dispatcher's, that was made of it.
     """
 
     target: types.FunctionType | None
@@ -80,6 +81,7 @@ class Captured:
     failed: bool = False
     instructions: int = 0
     seconds: float = 0.0
+    entry: Any = None
 
     def summary(self) -> Captured:
         """What is remembered of it: nothing that refers to the program's objects."""

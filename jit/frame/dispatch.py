@@ -271,6 +271,7 @@ class Missed:
         self.captures.append(captured.summary())
         if captured.failed:
             self.count_failure()
+        captured.entry = entry
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         return entry

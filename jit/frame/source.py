@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..errors import Unsupported
 from ..graph.memory import flat_memory
 from ..runtime import native
-from ..runtime.holding import holding
+from ..runtime.holding import behind, holding, lightly
 
 if TYPE_CHECKING:
     from .emit import Emitter
@@ -455,18 +455,17 @@ class Item(_Derived):
     """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity).
     ``subscript``: the builtin's, where the class has its own; it is read past that."""
 
-    key: Any  # what ``loosely`` makes of it
+    key: Any  # what ``lightly`` makes of it
     subscript: object = None
     fresh: bool = False
 
     slot = rereadable = True
 
     def __post_init__(self) -> None:
-        if holding(self.key) == "weak":
-            object.__setattr__(self, "key", native().Weak(self.key))
+        object.__setattr__(self, "key", lightly(self.key))
 
     def real_key(self) -> Any:
-        return self.key() if type(self.key) is native().Weak else self.key
+        return behind(self.key)
 
     def _id(self) -> tuple:
         key = self.real_key()

@@ -15,9 +15,9 @@ from typing import Any, Callable
 
 import torch
 
-from jit.runtime import guards, native
+from jit.runtime import guards
 from jit.runtime.guards import short
-from jit.runtime.holding import holding, loosely
+from jit.runtime.holding import behind, lightly, loosely
 from jit.runtime.names import Name, Naming, Unnameable, calling
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
@@ -92,7 +92,7 @@ class Is(Fact):
 
     def __init__(self, value: object) -> None:
         self.number = id(value)
-        self.value = native().Weak(value) if holding(value) == "weak" else value
+        self.value = lightly(value)
 
     @property
     def key(self) -> int:
@@ -100,7 +100,7 @@ class Is(Fact):
 
     @property
     def object(self) -> Any:
-        return self.value() if type(self.value) is native().Weak else self.value
+        return behind(self.value)
 
     def __str__(self) -> str:
         value = self.object
@@ -269,7 +269,7 @@ class DictLacks(Fact):
 
     def __init__(self, value: object) -> None:
         self.number = value if isinstance(value, (str, int)) else id(value)
-        self.value = native().Weak(value) if holding(value) == "weak" else value
+        self.value = lightly(value)
 
     @property
     def key(self) -> object:

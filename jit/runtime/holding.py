@@ -38,8 +38,16 @@ def holding(obj: Any) -> str:
     return "place" if isinstance(obj, (dict, list, types.CellType)) or cls.__flags__ & _HEAP_TYPE else "itself"
 
 
-def loosely(obj: object) -> object:
-    """An object as facts hold it: a ``native().Weak`` where it is to be held so; in tuples likewise."""
-    if type(obj) is tuple:
-        return tuple(map(loosely, obj))
+def lightly(obj: object) -> object:
+    """An object as facts and sources hold it: a ``native().Weak`` where it is to be held so."""
     return native().Weak(obj) if holding(obj) == "weak" else obj
+
+
+def loosely(obj: object) -> object:
+    """``lightly`` of an object, or of all in a tuple."""
+    return tuple(map(loosely, obj)) if type(obj) is tuple else lightly(obj)
+
+
+def behind(held: Any) -> Any:
+    """The object that ``lightly`` was given; None once it is gone."""
+    return held() if type(held) is native().Weak else held

@@ -28,7 +28,7 @@ import torch
 
 from jit import torch_private
 from jit.runtime.extension import native, unhooked
-from jit.runtime.holding import holding
+from jit.runtime.holding import behind, holding
 
 
 class Unbound(LookupError):
@@ -183,6 +183,10 @@ def name_of(obj: object, naming: Naming | None = None) -> Name:
 rules: dict[str, Callable[[Naming, Any], Name]] = {}
 
 
+# Class -> functions of ours that give what its objects lead to, besides what accessors reach.
+leads: dict[type, tuple[Callable, ...]] = {}
+
+
 def rule(*classes: str | type) -> Callable[[Callable], Callable]:
     """Decorates the function that names the objects of some classes of ours."""
 
@@ -256,10 +260,10 @@ def _name_of_unhooked(naming: Naming, call: Any) -> Name:
     return calling(unhooked, naming.name(call.fn))
 
 
-def operator_of(name: str, overload: str) -> Any:
-    """An operator of PyTorch, as "aten::add", with one of its overloads."""
+def operator_of(name: str, overload: str | None) -> Any:
+    """An operator of PyTorch, as "aten::add", or one of its overloads."""
     found = operator.attrgetter(name.replace("::", "."))(torch.ops)
-    return getattr(found, overload or "default")
+    return found if overload is None else getattr(found, overload or "default")
 
 
 def made(result: Callable, maker: Callable, *arguments: object) -> Callable:
@@ -276,6 +280,7 @@ _EXACT = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), typ
 _IN_ORDER: dict[type, Callable] = {tuple: tuple_of, list: list_of, frozenset: frozenset_of}
 _OF_A_CLASS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
                types.MemberDescriptorType, types.ClassMethodDescriptorType)
+_DESCRIPTORS = (classmethod, staticmethod, property, functools.cached_property)
 # Where to look for what does not say where it is, such as the type of functions.
 _HOMES = ("builtins", "types", "sys", "_collections_abc", "torch", "torch.nn.functional", "torch._C")
 _WHAT_THEY_ARE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, tuple, frozenset)
@@ -311,6 +316,11 @@ class Naming:
         cls = type(obj)
         if id(cls) not in self.known and _imported(self, cls) is None:
             self.know(cls, then(name, ("type", Value(None))))
+        for way in leads.get(cls, ()):
+            try:
+                self.know(way(obj), calling(way, name))
+            except (LookupError, StopIteration):
+                pass
         if isinstance(obj, weakref.ReferenceType):
             self.know(obj(), Made(name))
         elif isinstance(obj, types.CodeType):
@@ -367,11 +377,10 @@ class Naming:
             if path is not None and kind in ("is", "at"):
                 # What is known by where it lies may lie elsewhere: all else about it is a fact of its own. Of what
                 # cannot change, being that object says what it is.
-                obj = payload() if kind == "is" and type(payload) is native().Weak else payload
                 if kind == "at":
-                    self.places.setdefault(obj[0], path)
-                elif _may_change(obj):
-                    self.places.setdefault(id(obj), path)
+                    self.places.setdefault(payload[0], path)
+                elif _may_change(behind(payload)):
+                    self.places.setdefault(id(behind(payload)), path)
 
     def named(self, obj: object) -> Name | None:
         """The name of an object if it has one."""
@@ -426,7 +435,7 @@ class Naming:
         found = rules.get(_full_name(type(obj)))
         if found is not None:
             return found(self, obj)
-        number, maker, arguments = getattr(obj, "__dict__", {}).get("_jit_made", (None, None, ()))
+        number, maker, arguments = _attributes(obj).get("_jit_made", (None, None, ()))
         if number == id(obj):
             return calling(maker, *map(self.data, arguments))
         if type(obj).__module__.partition(".")[0] != "jit":
@@ -446,7 +455,8 @@ class Naming:
             for key, value in function.__globals__.items():
                 if value is obj:
                     return then(globals_, ("item", Value(key)))
-        for home in (*_HOMES, type(obj).__module__):
+        own = obj.__module__ if isinstance(obj, type) else type(obj).__module__
+        for home in (*_HOMES, own):
             module = sys.modules.get(home)
             for where, namespace in _namespaces(module):
                 for key, value in namespace.items():
@@ -491,22 +501,42 @@ def _imported(naming: Naming, obj: Any) -> Name | None:
         home, paths = look(obj, "__module__"), [look(obj, "__qualname__")]
     except (AttributeError, TypeError):
         return None
-    paths.append(getattr(obj, "__name__", None))
+    if isinstance(obj, types.BuiltinFunctionType):  # torch.add says that it is _VariableFunctionsClass.add
+        paths.append(obj.__name__)
     module = sys.modules.get(home) if isinstance(home, str) else None
     for path in paths if module is not None else ():
         if isinstance(path, str):
             found, steps = _looked_up(module, path), 0
-            if isinstance(found, (classmethod, staticmethod)):
+            if isinstance(found, _DESCRIPTORS):  # an attribute of the class gives another thing
                 owner, _, attribute = path.rpartition(".")
-                if found is obj or found.__func__ is obj:
-                    method = then(Importable(home, owner), ("dict_attr", Value(attribute)))
-                    return method if found is obj else then(method, ("getattr", Value("__func__")))
+                method = then(Importable(home, owner), ("dict_attr", Value(attribute)))
+                if found is obj:
+                    return method
+                for field in ("__func__", "fget", "fset", "fdel", "func"):
+                    if getattr(found, field, None) is obj:
+                        return then(method, ("getattr", Value(field)))
             while found is not None and found is not obj and steps < 4:
-                found, steps = getattr(found, "__wrapped__", None), steps + 1
+                found, steps = _wrapped(found), steps + 1
             if found is obj and obj is not None:
                 name = Importable(home, path)
                 return then(name, *[("getattr", Value("__wrapped__"))] * steps) if steps else name
     return None
+
+
+def _wrapped(found: Any) -> Any:
+    """What a decorator has replaced by ``found``."""
+    if isinstance(found, native().Dispatcher):
+        return found.__wrapped__
+    return _attributes(found).get("__wrapped__")
+
+
+def _attributes(obj: object) -> Mapping[str, Any]:
+    """The ``__dict__`` of an object, whatever its class makes of attributes."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except (AttributeError, ReferenceError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def _looked_up(module: Any, path: str) -> Any:
@@ -540,6 +570,8 @@ def _of_an_object(naming: Naming, obj: Any) -> Name | None:
         return owner if type(owner) is Unnameable else then(owner, ("getattr", Value("_backward_cls")))
     if type(obj) is functools.partial:
         return calling(partial_of, *map(naming.data, (obj.func, obj.args, obj.keywords)))
+    if isinstance(obj, torch_private.OpOverloadPacket):
+        return calling(operator_of, Value(str(obj).replace(".", "::", 1)), Value(None))
     if isinstance(obj, torch_private.OpOverload):
         schema = torch_private.schema(obj)
         return calling(operator_of, Value(schema.name), Value(schema.overload_name))
@@ -553,7 +585,7 @@ def _code(naming: Naming, obj: object) -> Name | None:
     if id(obj) not in naming.codes:
         outer = obj.co_qualname.partition(".<locals>")[0]
         for module in list(sys.modules.values()):
-            if getattr(module, "__file__", None) == obj.co_filename:
+            if _attributes(module).get("__file__") == obj.co_filename:
                 function = inspect.unwrap(_looked_up(module, outer) or _code)
                 if isinstance(function, types.FunctionType):
                     name = naming.named(function)

@@ -224,7 +224,8 @@ def held_by_plan(plan: Any, naming: Naming) -> Iterator[tuple[str, Name]]:
     plans = [("", plan.data)] if plan.derivative is None else [("", plan.data), ("backward ", plan.derivative[0])]
     for which, data in plans:
         for k, step in enumerate(data.steps if data is not None else ()):
-            if isinstance(step, (Call, Launch)):
-                yield f"kernel of {which}step {k}", naming.name(step.address if type(step) is Call else step.kernel)
+            kernel = step.address if isinstance(step, Call) else step.kernel if isinstance(step, Launch) else None
+            if kernel is not None:
+                yield f"kernel of {which}step {k}", naming.name(kernel)
     for k, tensor in plan.bound.items():
         yield f"input {k}", naming.name(tensor)

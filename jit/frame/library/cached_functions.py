@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 
 from ...errors import Unsupported
-from ...runtime import facts, native
+from ...runtime import facts, names, native
 from .. import source as src
 from ..decode import decode
 from ..states import grad_mode
@@ -51,11 +51,34 @@ class Repeated:
             self.function(*args, **kwargs)
 
 
+@names.rule(Repeated)
+def _name_of_repeated(naming: names.Naming, call: Repeated) -> names.Name:
+    return names.calling(first_call, naming.name(call.function))
+
+
+def first_call(function: object) -> Repeated:
+    """A Repeated in a process where the function was not called yet."""
+    call = Repeated(function)
+    call.done = False
+    return call
+
+
 def cache_of(function: object) -> tuple[dict, object]:
     """-> (the dict of a cached function, the object that separates positional from named arguments in its keys)."""
     parts = gc.get_referents(function)[::-1]  # results that it holds come first
     cache = next(p for p in parts if type(p) is dict and p is not function.__dict__)
     return cache, next(p for p in parts if type(p) is object)
+
+
+def _cache(function: object) -> dict:
+    return cache_of(function)[0]
+
+
+def _mark(function: object) -> object:
+    return cache_of(function)[1]
+
+
+names.leads[_LRU] = (_cache, _mark)
 
 
 @functools.cache
