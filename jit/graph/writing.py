@@ -10,6 +10,7 @@ import torch
 
 from jit.graph.dims import Dim, symbols_of
 from jit.graph.ir import Graph, Node, Output, TensorType
+from jit.graph.nested import holds
 from jit.graph.shape_env import ShapeEnv
 from jit.runtime.names import Name, Naming, Unnameable, Value, calling, rule
 
@@ -63,7 +64,7 @@ def _dims(value: object) -> Iterator[Dim]:
 @rule(Graph)
 def _name_of_graph(naming: Naming, graph: Graph) -> Name:
     try:
-        if any(isinstance(v, torch.Generator) for n in graph.nodes for v in n.attrs.get("args", ())):
+        if any(holds(torch.Generator, n.attrs) for n in graph.nodes):
             return Unnameable("a graph that draws from a generator of the program's own")
         return calling(read, Value(written(graph)))
     except (TypeError, pickle.PicklingError) as error:
