@@ -70,7 +70,8 @@ def _divisions(e: IntExpr, names: Collection[str]) -> int:
 class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous
-    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r) or "outer" (rows lie along x)."""
+    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r), "outer" (rows lie along x) or "product" (of
+    matrices: y are rows, x columns)."""
 
     kernel: loops.Kernel
     kind: str
