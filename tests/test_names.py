@@ -30,7 +30,8 @@ VALUES = [
 OBJECTS = [
     int, dict, len, math.sin, operator.add, torch, torch.nn.functional, torch.add, torch.relu, torch.Tensor,
     torch.nn.functional.linear, torch.nn.functional.relu, nn.Linear, nn.Linear.forward, torch.ops.aten.add.Tensor,
-    torch.ops.aten.relu.default, torch.ops.aten.mul, torch.Tensor.add, torch.Tensor.shape, list.append, object.__getattribute__,
+    torch.ops.aten.relu.default, torch.ops.aten.mul, torch.Tensor.add, torch.Tensor.shape, list.append,
+    object.__getattribute__,
     collections.OrderedDict, types.FunctionType, types.NoneType, type({}.keys()), torch.__dict__, native().TailCall,
     native().failed, native().EMPTY_SLOT, named_programs, named_programs.__dict__, named_programs.pointwise,
     named_programs.Kind.DOUBLED, named_programs.Block, named_programs.Block.forward, named_programs.SETTINGS,
@@ -104,7 +105,8 @@ def test_a_name_is_tried_out():
 
 
 def run(program):
-    """What is to be kept alive of a compiled program that was called, and the entries of it and of the functions that go on behind its breaks."""
+    """What is to be kept alive of a compiled program that was called, and the entries of it and of the functions that go on
+    behind its breaks."""
     torch.manual_seed(0)
     compiled, calls = PROGRAMS[program]()
     for arguments in calls:

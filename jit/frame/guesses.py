@@ -98,7 +98,8 @@ class Check:
 
 def check_of(compute: Callable, values: tuple, sites: tuple, settings: Settings) -> Check:
     """A Check of what it is written as: values as numbers and dtypes."""
-    return Check(compute, tuple(torch.tensor(numbers, dtype=dtype) for numbers, dtype in values), sites, settings.unsteady)
+    known = tuple([torch.tensor(numbers, dtype=dtype) for numbers, dtype in values])
+    return Check(compute, known, sites, settings.unsteady)
 
 
 @rule(Check)

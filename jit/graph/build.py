@@ -43,9 +43,9 @@ def resolve_device(device: Any, default: torch.device) -> torch.device:
     return device
 
 
-def _with_plain_sizes(t: TensorType | None) -> TensorType | None:
+def _with_plain_sizes(t: TensorType) -> TensorType:
     """A type in which sizes of 0 and 1 are plain ints."""
-    if t is None or not any(type(n) is Dim for n in t.shape):
+    if not any(type(n) is Dim for n in t.shape):
         return t
     shape = tuple(map(plain_if_few, t.shape))
     return t if same_ints(shape, t.shape) else t.replace(shape=shape)
@@ -465,8 +465,7 @@ class Builder(NodeList):
         attrs = {"target": target, "overload": overload, "args": frozen(Node, reference, args)}
         if impure:
             attrs["impure"] = impure
-        few = tuple([_with_plain_sizes(t) for t in type]) if isinstance(type, tuple) else _with_plain_sizes(type)
-        node = self.node("aten_call", tuple(inputs), attrs, few)
+        node = self.node("aten_call", tuple(inputs), attrs, frozen(TensorType, _with_plain_sizes, type))
         if not node.several:
             return node
         return tuple(None if t is None else self.node("getitem", (node,), {"index": i}, t)
