@@ -105,8 +105,8 @@ def test_a_name_is_tried_out():
 
 
 def run(program):
-    """What is to be kept alive of a compiled program that was called, and the entries of it and of the functions that go
-    on behind its breaks."""
+    """What is to be kept alive of a compiled program that was called, and the entries of it and of the functions that
+    go on behind its breaks."""
     torch.manual_seed(0)
     compiled, calls = PROGRAMS[program]()
     for arguments in calls:

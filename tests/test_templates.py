@@ -150,7 +150,7 @@ def test_gradients(chosen):
     want.square().sum().backward()
     torch.testing.assert_close(out, want)
     for mine, other in zip(ours, theirs):
-        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=2e-6 * other.grad.abs().max().item())
     # In the forward the first, which is stored for the backward as well; there, the gradient of what silu gives, in the
     # kernel that computes that once more.
     assert [len(call.results) for call in chosen] == [2, 2]
@@ -324,7 +324,7 @@ def interpret():
                 tensors = found(dtype)
                 graph = moved(captured(found, tensors), torch.device("cuda", 0))
                 ours, asked = compiled(graph, with_blocks(BLOCKS[turn % len(BLOCKS)]), target="reference")
-                assert len(asked) == found.taken, len(asked)
+                assert len(asked) == found.taken_in_triton(dtype), len(asked)
                 agrees(found, tensors, lambda given, o=ours: reference.run_plan(o, *given, run_kernel=run))
                 print(f"ok {name}.{dtype}")
             except Exception as error:
@@ -357,7 +357,7 @@ def test_plans_for_sm_90(private_cache, dtype):
         graph = moved(captured(found, found(dtype)), torch.device("cuda", 0))
         ours, asked = compiled(graph, lambda call: min(call.candidates, key=lambda c: c.cost))
         written = [text for _, text in ours.kernels if "tl.dot" in text]
-        assert len(asked) == len(written) == found.taken, name
+        assert len(asked) == len(written) == found.taken_in_triton(dtype), name
 
 
 def calls_on_cuda(found, tensors):
@@ -374,6 +374,8 @@ def test_texts_compile_for_sm_90(private_cache, dtype):
 
     sources = {}
     for name in ("bias_gelu_residual", "sliced", "heads", "symbolic", "gathered"):
+        if not PROGRAMS[name].taken_in_triton(dtype):
+            continue
         (call,) = calls_on_cuda(PROGRAMS[name], PROGRAMS[name](dtype))
         for k, blocks in enumerate((Blocks(64, 32, 32, 4, 3), Blocks(16, 64, 64, 4, 2))):
             kernel = Candidate(call.candidates[0].template, blocks).lay_out(call.kernel)

@@ -78,7 +78,7 @@ def test_values(name, dtype):
             return Candidate(call.candidates[0].template, b)
 
         plan = compile_graph(run_passes(graph, (*STANDARD, *SCHEDULED)), Options(choose=choose))
-        assert len(asked) == found.taken
+        assert len(asked) == found.taken_in_triton(dtype)
         ours = clone_inputs(given)
         near([*plan.call(*ours), *ours], eager, truth)
 
@@ -93,7 +93,7 @@ def test_larger_sizes(chosen, shape, dtype):
 
     args = [torch.randn(s, device="cuda", dtype=dtype) for s in ((m, k), (n, k), (n,), (m, n))]
     near([jit.compile(program, fullgraph=True)(*args)], [program(*args)], [program(*[a.double() for a in args])])
-    assert len(chosen) == 1
+    assert len(chosen) == (dtype is not torch.float32 or k <= 1024)
 
 
 def test_at_odd_addresses(chosen):

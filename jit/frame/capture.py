@@ -22,7 +22,7 @@ from ..errors import EagerRaises, NeedsEager, PassError, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library, opcodes  # noqa: F401  (the latter two fill the tables of rules)
 from . import source as src
-from .blocks import READ_BACK, listing
+from .blocks import READ_BACK, WRITE_BACK, listing
 from .break_code import BreakCode, Broken, Return
 from .emit import Emitter
 from .executor import Frame, Returned
@@ -302,7 +302,7 @@ class Capture:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
             assumptions.check(graph)
-        repeatable = (not recorded and not any(o.mutates is not None for o in graph.outputs)
+        repeatable = (not e.blocks[WRITE_BACK] and not any(o.mutates is not None for o in graph.outputs)
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.
         repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)

@@ -291,9 +291,24 @@ def sum_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     refused = next((why for cls, why in _NOT_SUMMED.items() if issubclass(total.pytype(s), cls)), None)
     if refused is not None:
         raise Raised(s.exception(TypeError(f"sum() can't sum {refused}.join(seq) instead]")))
+    known = [total]
     while (value := it.next(s)) is not None:
-        total = protocols.binary_op(s, BINARY["+"], total, value)
-    return total
+        if known and _is_summed_at_once(s, total) and _is_summed_at_once(s, value):
+            known.append(value)
+            continue
+        total = protocols.binary_op(s, BINARY["+"], _total(s, known, total), value)
+        known = []
+    return _total(s, known, total)
+
+
+def _is_summed_at_once(s: Session, value: Value) -> bool:
+    return value.is_const() and type(value.const(s)) in (int, float)
+
+
+def _total(s: Session, known: list[Value], total: Value) -> Value:
+    """The sum of the numbers that a sum begins with, as Python adds them: since 3.12 it keeps what roundings of floats
+    lose."""
+    return Constant(sum([v.const(s) for v in known[1:]], known[0].const(s))) if len(known) > 1 else total
 
 
 @on_call(any)

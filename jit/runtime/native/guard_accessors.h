@@ -64,11 +64,22 @@ PyObject* reach_weak(Evaluator&, const Accessor& a, PyObject*) {
   return target == Py_None ? nullptr : Py_XNewRef(target);
 }
 
+// The dict of a type, which the type keeps alive.
+PyObject* type_dict(PyTypeObject* t) {
+#if PY_VERSION_HEX >= 0x030C0000  // those of static types are the interpreter's
+  PyObject* d = PyType_GetDict(t);
+  Py_XDECREF(d);
+  return d;
+#else
+  return t->tp_dict;
+#endif
+}
+
 PyObject* reach_dict_attr(Evaluator& e, const Accessor& a, PyObject* o) {
   if (PyType_Check(o)) {
-    auto* t = reinterpret_cast<PyTypeObject*>(o);
-    PyObject* v = t->tp_dict ? PyDict_GetItemWithError(t->tp_dict, a.payload.get()) : nullptr;
-    if (t->tp_dict && e.record()) e.record()->dict_value(t->tp_dict, a.payload.get(), a.hash, v);
+    PyObject* d = type_dict(reinterpret_cast<PyTypeObject*>(o));
+    PyObject* v = d ? PyDict_GetItemWithError(d, a.payload.get()) : nullptr;
+    if (d && e.record()) e.record()->dict_value(d, a.payload.get(), a.hash, v);
     return Py_XNewRef(v);
   }
   PyObject* d = e.instance_dict(o);
