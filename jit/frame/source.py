@@ -463,6 +463,9 @@ class Item(_Derived):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", lightly(self.key))
+        # Of an object that may be gone by now, its class alone would do no better.
+        of_class = type(self.key) is native().Weak
+        object.__setattr__(self, "number", hash((self.of, type(self.key))) if of_class else hash(self._id()))
 
     def real_key(self) -> Any:
         return behind(self.key)
@@ -472,11 +475,11 @@ class Item(_Derived):
         return (self.of, type(key), key if isinstance(key, (str, int, bytes, type(None))) else id(key))
 
     def __hash__(self) -> int:
-        # Of an object that may be gone by now, its class alone would do no better.
-        return hash((self.of, type(self.key))) if type(self.key) is native().Weak else hash(self._id())
+        return self.number  # type: ignore[attr-defined]
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Item and (other is self or self._id() == other._id())
+        return type(other) is Item and (other is self or other.number == self.number  # type: ignore[attr-defined]
+                                        and self._id() == other._id())
 
     def step(self) -> tuple[str, object]:
         return ("item", self.key)
