@@ -103,14 +103,14 @@ class _Second:
             if found is self:
                 found = self.compiled[key] = self.compile(*key)
             if isinstance(found, _Compiled) and all(p.holds(self.sizes(inputs, ints, p)) for p in found.guards):
-                _check_unchanged(found.reads.intersection(stale))
+                _check_unchanged(found.reads.intersection([k if k < len(inputs) else k + len(given) for k in stale]))
                 results = found.call(*inputs, *given, *saved,
                                      *[ints[self.int_symbols.index(name)] for name in found.int_symbols])
                 return tuple([None if k is None else results[k] for k in found.grads])
         why = self.cannot_run_again()
         if why:
             raise NotImplementedError(f"jit: these gradients cannot be differentiated again: {why}")
-        _check_unchanged(stale)
+        _check_unchanged([k for k in stale if k < len(inputs)])
         return self.by_steps(inputs, ints, tangents)
 
     def compile(self, present: tuple[bool, ...], wanted: tuple[bool, ...], inputs_need: tuple[bool, ...],

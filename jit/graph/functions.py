@@ -145,13 +145,14 @@ def linear(n: Node) -> str | None:
     return info(n.op).linear
 
 
+def is_zero(n: Node) -> bool:
+    return info(n.op).constant and n.attrs["value"] == 0
+
+
 def is_linear(nodes: list[Node], tangents: list[Node]) -> bool:
     """Whether each of ``nodes`` is seen to be a linear function of the tangents, all else being constant."""
     first = min(t.id for t in tangents)
     known: dict = {t: True for t in tangents}  # node -> whether it is linear; None: it does not depend on them
-
-    def is_zero(n: Node) -> bool:
-        return info(n.op).constant and n.attrs["value"] == 0
 
     def of(n: Node) -> bool | None:
         depends = [known[i] for i in n.inputs]

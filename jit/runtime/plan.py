@@ -155,7 +155,8 @@ class GradSpec:
             computes, by operators that are differentiable themselves, a tuple with one gradient or None for each of
             ``wrt``. It is given the forward's inputs, the values of ``saved``, the forward's ints, the tangents (None:
             none given), which of the gradients are wanted (bools), the positions of inputs outside ``saved`` that were
-            written since the forward, and whether there are tangents that kernels cannot read. It runs for
+            written since the forward, with len(inputs) + k for a saved value k that is given without its memory since
+            no gradient of these tangents reads it, and whether there are tangents that kernels cannot read. It runs for
             ``create_graph=True``, with grad mode on, and, with grad mode off, for tangents such as those of
             ``is_grads_batched=True``. Without it both raise NotImplementedError. It must not refer to the callable.
         depends: per input of ``wrt``, positions in ``tangents`` that its gradient depends on: without any of them it is
@@ -171,7 +172,7 @@ class GradSpec:
             eager keeps for the way from any of those tangents to any of those inputs. A backward that goes there raises
             where they have been written since the call, but for ``writes`` times by the caller himself.
         uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none
-            of these can be had any more. None: all.
+            of these can be had any more, and may be written to where none of them is given. None: all.
     """
 
     n_outputs: int

@@ -13,7 +13,7 @@ import torch
 from jit.graph import layout
 from jit.graph.ir import Graph, Node, Ref, Transform
 from jit.graph.passes.dce import eliminate_dead_nodes
-from jit.graph.functions import linear
+from jit.graph.functions import is_zero, linear
 from jit.graph.prim_info import IN_ALL, IN_EACH, IN_FIRST, info
 
 
@@ -56,6 +56,8 @@ class _Narrow(Transform):
 
     def vanishes(self, n: Node) -> bool:
         zeros = [i in self.zero for i in n.inputs]
+        if any(zeros):
+            zeros = [absent or is_zero(i) for absent, i in zip(zeros, n.inputs)]
         if not any(zeros) or n.impure:
             return False
         if n.op == "gate":
@@ -68,8 +70,8 @@ class _Narrow(Transform):
         if n.op != "aten_call":
             return False
         target, args = n.attrs["target"], n.attrs["args"]
-        floats = [i for i in n.inputs if i.dtype.is_floating_point or i.dtype.is_complex]
-        if floats and all(i in self.zero or info(i.op).constant and i.attrs["value"] == 0 for i in floats):
+        floats = [zero for i, zero in zip(n.inputs, zeros) if i.dtype.is_floating_point or i.dtype.is_complex]
+        if floats and all(floats):
             return True  # what it is given besides says where, as indices do; what it would say of these is not asked
         # Library backwards take the gradient first.
         return target.endswith("_backward") and bool(args) and isinstance(args[0], Ref) and zeros[args[0].index]

@@ -113,6 +113,7 @@ class CompiledNode final : public Node {
     saved_.emplace_back(t, is_output);
     // A hook may give back other strides than it was given.
     if (saved_.back().has_hooks()) hooked_.emplace_back(saved_.size() - 1, Layout(t));
+    if (program_->in_part(saved_.size() - 1)) in_part_.emplace_back(saved_.size() - 1, Layout(t));
   }
 
   // Keeps an input that only ``second`` needs.
@@ -199,7 +200,7 @@ class CompiledNode final : public Node {
     const Program& backward = narrowed ? *narrowed : *p.backward;
     {
       Run run(backward);
-      lend_saved(run, given, narrowed != nullptr);
+      lend_saved(run, given, backward);
       for (size_t i = 0; i < tangents_.size(); ++i) {
         at::Tensor t = std::move(given[i]);
         run.own_input((int)(p.saved.size() + i), t.defined() ? tangents_[i].conform(std::move(t), "a gradient")
@@ -315,19 +316,30 @@ class CompiledNode final : public Node {
     return p.depends.empty() || std::find(p.depends[k].begin(), p.depends[k].end(), (int32_t)t) != p.depends[k].end();
   }
 
+  // Memory of no size in the place of each saved value that a backward does not read: it may be gone, or have been
+  // written since.
+  std::vector<at::Tensor> unread(const Program& backward) const {
+    std::vector<at::Tensor> values(saved_.size());
+    for (auto* list : {&gone_, &in_part_})
+      for (auto& [i, layout] : *list) {
+        if (!backward.reads[i]) values[i] = layout.nothing();
+        TORCH_CHECK(list != &gone_ || !backward.reads[i], torch::autograd::ERR_BACKWARD_TWICE);
+      }
+    return values;
+  }
+
   // Gives the saved values to a run, which lets go of each as soon as it can.
-  void lend_saved(Run& run, const variable_list& given, bool narrowed) {
+  void lend_saved(Run& run, const variable_list& given, const Program& backward) {
     std::lock_guard<std::mutex> lock(mutex_);
     Way way = walk(given);
-    TORCH_CHECK(gone_.empty() || narrowed, torch::autograd::ERR_BACKWARD_TWICE);
-    std::vector<at::Tensor> values(saved_.size());
+    std::vector<at::Tensor> values = unread(backward);
     auto hooked = hooked_.begin();
     for (size_t i = 0; i < saved_.size(); ++i) {
       bool own = hooked != hooked_.end() && hooked->first == i;
-      auto gone = std::find_if(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; });
-      values[i] = gone == gone_.end() ? saved_[i].unpack(getptr()) : gone->second.nothing();
-      if (own && gone == gone_.end())
-        values[i] = hooked->second.conform(std::move(values[i]), "what a saved tensor's hook gave back");
+      if (!values[i].defined()) {
+        values[i] = saved_[i].unpack(getptr());
+        if (own) values[i] = hooked->second.conform(std::move(values[i]), "what a saved tensor's hook gave back");
+      }
       if (own) ++hooked;
     }
     leave(way);
@@ -347,12 +359,21 @@ class CompiledNode final : public Node {
     const GradProgram& p = *program_;
     TORCH_CHECK_NOT_IMPLEMENTED(p.second, "jit: the gradients of ", p.name, " cannot be differentiated again");
     std::vector<at::Tensor> saved, inputs;
-    c10::SmallVector<size_t, 4> changed;  // inputs that were written since
+    c10::SmallVector<size_t, 4> changed;  // inputs that were written since; behind them saved values that are not given
     {
       std::lock_guard<std::mutex> lock(mutex_);
       Way way = walk(given);
       TORCH_CHECK(!forgotten_ && gone_.empty(), torch::autograd::ERR_BACKWARD_TWICE);
-      for (auto& s : saved_) saved.push_back(s.unpack(getptr()));
+      saved.resize(saved_.size());
+      for (auto& [i, layout] : in_part_) {
+        bool read = p.saved[i].kind == GradProgram::kInput;
+        for (size_t t = 0; t < given.size(); ++t) read |= p.uses[i][t] && given[t].defined();
+        if (read) continue;
+        saved[i] = layout.nothing();
+        changed.push_back(p.found.size() + i);
+      }
+      for (size_t i = 0; i < saved_.size(); ++i)
+        if (!saved[i].defined()) saved[i] = saved_[i].unpack(getptr());
       for (auto& [i, layout] : hooked_)
         saved[i] = layout.conform(std::move(saved[i]), "what a saved tensor's hook gave back");
       for (size_t i = 0; i < p.found.size(); ++i) {
@@ -428,8 +449,9 @@ class CompiledNode final : public Node {
   std::vector<std::pair<size_t, Layout>> hooked_;
   std::atomic<bool> releasing_ = false;
   bool forgotten_ = false, walked_ = false, all_freed_ = false;
-  std::vector<bool> freed_;                      // per class of `keeps`
-  std::vector<std::pair<size_t, Layout>> gone_;  // saved values that were given up before the others
+  std::vector<bool> freed_;                         // per class of `keeps`
+  std::vector<std::pair<size_t, Layout>> gone_;     // saved values that were given up before the others
+  std::vector<std::pair<size_t, Layout>> in_part_;  // those that only some tangents' gradients read
 };
 
 // The node of a call whose steps have run; the outputs with a tangent get it for their history.

@@ -1,6 +1,7 @@
 // How to differentiate a plan: a GradSpec in native form, with every index checked.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -70,6 +71,11 @@ struct GradProgram {
   // them, with zeros. Asks Python, on any thread, when it sees a case for the first time; what Python raises comes out
   // as torch's python_error.
   std::shared_ptr<const Program> narrowed(const std::vector<bool>& present) const;
+
+  // Whether only some tangents' gradients read a saved value.
+  bool in_part(size_t i) const {
+    return narrow && !uses.empty() && std::find(uses[i].begin(), uses[i].end(), false) != uses[i].end();
+  }
 
   // The forward's slot of an output, or of an extra result.
   int32_t slot(Kind kind, int32_t index) const { return forward->outputs[kind == kExtra ? n_outputs + index : index]; }

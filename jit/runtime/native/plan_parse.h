@@ -259,9 +259,10 @@ struct Parser {
     }
   }
 
-  // Fills in ``deaths``.
+  // Fills in ``deaths`` and ``reads``.
   void find_deaths() {
     std::vector<int32_t> last(p.n_inputs, 0), reads;
+    p.reads.assign(p.n_inputs, false);
     for (size_t i = 0; i < p.steps.size(); ++i) {
       const Step& s = p.steps[i];
       reads = s.slots;
@@ -273,11 +274,11 @@ struct Parser {
         reads.insert(reads.end(), s.aten->tangents.begin(), s.aten->tangents.end());
       }
       for (int32_t slot : reads)
-        if (slot >= 0 && slot < p.n_inputs) last[slot] = (int32_t)i;
+        if (slot >= 0 && slot < p.n_inputs) last[slot] = (int32_t)i, p.reads[slot] = true;
     }
     // An output on the memory of an input is made from the input.
     for (int32_t slot : p.outputs)
-      if (p.view_root[slot] >= 0) last[p.view_root[slot]] = -1;
+      if (int32_t root = p.view_root[slot]; root >= 0) last[root] = -1, p.reads[root] = true;
     for (int32_t i = 0; i < p.n_inputs; ++i)
       if (last[i] >= 0) p.deaths.emplace_back(last[i], i);
     std::sort(p.deaths.begin(), p.deaths.end());
