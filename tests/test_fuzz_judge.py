@@ -67,6 +67,18 @@ def test_the_dtype_itself_is_double_precision():
                  *halves).values.dtype is torch.float64
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.float16))
+def test_conversions_copy_where_they_do_for_the_dtype(dtype):
+    def f(x):
+        x = x.clone()
+        x.double().mul_(2)
+        x.float().add_(1)
+        return x
+
+    x = QUARTERS.to(dtype)
+    assert torch.equal(truth(f, x).values, f(x).double())
+
+
 def test_a_wrong_element_is_found():
     """One element of a result that is wrong by a part in a hundred, in random programs on ordinary numbers."""
     found = missed = 0

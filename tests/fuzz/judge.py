@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeps.database import TOLERANCE, Exact, mapped, tensors_of
@@ -268,6 +269,23 @@ def overlapping(call) -> bool:
     return overlaps.found
 
 
+class Conversions(TorchFunctionMode):
+    """Conversions to a dtype make a copy where they do for tensors of ``dtype``, and none where they do not: in double
+    precision they would be told by the wrong dtype."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.double, torch.Tensor.float) and args[0].dtype is torch.float64 and len(args) == 1:
+            if func is torch.Tensor.double and self.dtype is not torch.float64:
+                return args[0].clone()
+            if func is torch.Tensor.float and self.dtype is torch.float32:
+                return args[0]
+        return func(*args, **kwargs or {})
+
+
 def truth(call, dtype):
     """What a call that computes in double precision gives, with ``Exact`` for its tensors, each of its elements
     doubtful where roundings decide it.
@@ -281,7 +299,7 @@ def truth(call, dtype):
     """
     outcomes = []
     for draw in range(DRAWS + 1):
-        with InDoubles(dtype, draw):
+        with Conversions(dtype), InDoubles(dtype, draw):
             outcomes.append(call())
     if any(isinstance(a, Exception) != isinstance(b, Exception) for o in outcomes[1:] for a, b in zip(outcomes[0], o)):
         return None
