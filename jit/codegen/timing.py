@@ -2,8 +2,7 @@
 those of the templates.
 
 What is timed is the plan of the call and its kernel alone, on tensors made for it. Nothing else of the process changes:
-no random number is drawn, the work goes to the current stream, and there is one set of operands at a time. The result
-is remembered, in the process and in the kernel cache, under a key of all that it depends on: the kernel with its
+no random number is drawn, and the work goes to the current stream. The result is remembered, in the process and in the kernel cache, under a key of all that it depends on: the kernel with its
 dtypes and layouts, the present sizes, the candidates, the device, the versions of PyTorch and Triton. The channel
 ``templates`` tells it.
 """
@@ -11,6 +10,7 @@ dtypes and layouts, the present sizes, the candidates, the device, the versions 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 from typing import TYPE_CHECKING, Callable
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from .template import Candidate
 
 log = logs.channel("templates")
-_VERSION = "1"
+_VERSION = "2"
 MOST = 8  # configurations that are timed: those of the least cost
 ROUNDS = 3  # in which each candidate has its turn
+SETS = 16  # of operands, at most
 GAIN = 0.02  # the share of the library's time that has to be saved
 LIBRARY = "library"
 _known: Recent = Recent(2048)  # key -> seconds by candidate
@@ -113,14 +114,14 @@ def _timed(call: Call, candidates: dict[str, Candidate], plan: Callable[..., Pla
                 for name, c in ((LIBRARY, None), *candidates.items())}
     _build_together(planners, device)
     try:
-        tensors = [_filled(n.type) for n in call.inputs]
+        operands = _operands(call, backend.architecture(device).cache)
     except RuntimeError as error:  # there is no memory for them
         log(f"{_described(call)}: {error}")
         return None
     runs = {}
     for name, planner in planners.items():
         try:
-            runs[name] = _run(planner, tensors)
+            runs[name] = _run(planner, operands)
             runs[name]()
         except (CompileError, Unsupported, RuntimeError) as error:  # such as one that wants more than the device has
             log(f"{_described(call)}: {name}: {error}")
@@ -144,12 +145,22 @@ def _build_together(planners: dict[str, Planner], device: torch.device) -> None:
         pass  # it is told which, when each is built for its plan
 
 
-def _run(planner: Planner, tensors: list[torch.Tensor]) -> Callable:
+def _operands(call: Call, cached: int) -> list[list[torch.Tensor]]:
+    """Sets of operands that take turns. Together they do not fit in a cache of ``cached`` bytes: in a program, what
+    ran before has filled it with other tensors."""
+    first = [_filled(n.type) for n in call.inputs]
+    size = sum(t.numel() * t.element_size() for t in first)
+    others = range(1, min(-(-2 * cached // max(size, 1)), SETS))
+    return [first, *([_filled(n.type) for n in call.inputs] for _ in others)]
+
+
+def _run(planner: Planner, operands: list[list[torch.Tensor]]) -> Callable:
     planner.compile_kernels()
     compiled = planner.finish()
     symbols = planner.graph.env.symbols
     ints = [size_hint(symbols.get(name, 0)) for name in compiled.int_symbols]  # others are the bits of a number
-    return lambda: compiled.call(*tensors, *ints)
+    turns = itertools.cycle(operands)
+    return lambda: compiled.call(*next(turns), *ints)
 
 
 def _filled(t: TensorType) -> torch.Tensor:
