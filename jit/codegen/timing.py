@@ -2,9 +2,9 @@
 those of the templates.
 
 What is timed is the plan of the call and its kernel alone, on tensors made for it. Nothing else of the process changes:
-no random number is drawn, and the work goes to the current stream. The result is remembered, in the process and in the kernel cache, under a key of all that it depends on: the kernel with its
-dtypes and layouts, the present sizes, the candidates, the device, the versions of PyTorch and Triton. The channel
-``templates`` tells it.
+no random number is drawn, and the work goes to the current stream. The result is remembered, in the process and in the
+kernel cache, under a key of all that it depends on: the kernel with its dtypes and layouts, the present sizes, the
+candidates, the device, the versions of PyTorch and Triton. The channel ``templates`` tells it.
 """
 
 from __future__ import annotations

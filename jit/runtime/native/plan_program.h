@@ -81,7 +81,7 @@ struct Program {
   std::vector<int32_t>
       view_owner;  // per slot: the output that it is a view of, or -1; while parsing, the slot whose memory it is
   std::vector<std::pair<int32_t, int32_t>>
-      deaths;  // (step, input): no later step or output needs the input; in order of steps
+      deaths;               // (step, input): no later step or output needs the input; in order of steps
   std::vector<bool> reads;  // per input: whether any step or output needs more than its sizes
   bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
   int32_t cuda_index = -1;  // from the first CUDA device that the steps name
