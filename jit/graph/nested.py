@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Callable
 
-_CONTAINERS = (list, tuple, dict, slice)
 Kind = type | tuple[type, ...]
 
 
-def _parts(v: Any) -> Iterable:
-    return v if isinstance(v, (list, tuple)) else v.values() if isinstance(v, dict) else (v.start, v.stop, v.step)
+def _parts(v: Any) -> Iterable | None:
+    """What lies in a container; None of a leaf."""
+    if isinstance(v, (list, tuple)):
+        return v
+    if type(v) is slice:  # which no class is derived from
+        return v.start, v.stop, v.step
+    return v.values() if isinstance(v, dict) else None
 
 
 def _like(v: Any, parts: list) -> Any:
@@ -28,26 +32,29 @@ def _like(v: Any, parts: list) -> Any:
 
 def mapped(fn: Callable, v: Any) -> Any:
     """The same containers with ``fn(leaf)`` for each leaf."""
-    return _like(v, [mapped(fn, e) for e in _parts(v)]) if isinstance(v, _CONTAINERS) else fn(v)
+    parts = _parts(v)
+    return fn(v) if parts is None else _like(v, [mapped(fn, e) for e in parts])
 
 
 def replaced(kind: Kind, fn: Callable, v: Any) -> Any:
     """The same containers with ``fn(e)`` for each ``e`` of a type in them."""
     if isinstance(v, kind):
         return fn(v)
-    return _like(v, [replaced(kind, fn, e) for e in _parts(v)]) if isinstance(v, _CONTAINERS) else v
+    parts = _parts(v)
+    return v if parts is None else _like(v, [replaced(kind, fn, e) for e in parts])
 
 
 def frozen(kind: Kind, fn: Callable, v: Any) -> Any:
     """As ``replaced``, with tuples in the place of lists."""
-    return tuple([frozen(kind, fn, e) for e in v]) if isinstance(v, (list, tuple)) else replaced(kind, fn, v)
+    return tuple([frozen(kind, fn, e) for e in v]) if several(v) is v else replaced(kind, fn, v)
 
 
 def key(fn: Callable, v: Any) -> Hashable:
     """What tells one value from another, where ``fn(leaf)`` does so for leaves."""
-    if not isinstance(v, _CONTAINERS):
+    parts = _parts(v)
+    if parts is None:
         return fn(v)
-    return (type(v), *[key(fn, e) for e in _parts(v)], *(v if isinstance(v, dict) else ()))
+    return (type(v), *[key(fn, e) for e in parts], *(v if isinstance(v, dict) else ()))
 
 
 def of_kind(kind: Kind, v: Any) -> Iterator:
@@ -60,14 +67,16 @@ def of_kind(kind: Kind, v: Any) -> Iterator:
 def _collect(kind: Kind, v: Any, found: list) -> None:
     if isinstance(v, kind):
         found.append(v)
-    elif isinstance(v, _CONTAINERS):
-        for e in _parts(v):
+    else:
+        for e in _parts(v) or ():
             _collect(kind, e, found)
 
 
 def holds(kind: Kind, v: Any) -> bool:
     """Whether there is something of a type."""
-    return isinstance(v, kind) or isinstance(v, _CONTAINERS) and any([holds(kind, e) for e in _parts(v)])
+    found: list = []
+    _collect(kind, v, found)
+    return bool(found)
 
 
 def several(v: Any) -> list | tuple:
@@ -82,4 +91,4 @@ def unpacked(given: tuple) -> list | tuple:
 
 def refilled(v: Any, parts: list) -> Any:
     """What ``several`` gives ``parts`` of: the one that it is, or a container such as ``v``."""
-    return _like(v, parts) if isinstance(v, (list, tuple)) else parts[0]
+    return _like(v, parts) if several(v) is v else parts[0]
