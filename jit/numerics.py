@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from . import backends
+from .by_class import by_class
 from .graph.interpret import compile_python
 from .graph.ir import Part, TensorType, ancestors
+from .graph.nested import replaced
 from .graph.passes.gradients import without_gradients
 from .graph.prim_info import info
 from .graph.prims import VIEWS
@@ -113,17 +115,11 @@ class Verification:
 
 def _wide(v: Any) -> Any:
     """An attribute with wide dtypes for narrow ones."""
-    if isinstance(v, torch.dtype):
-        return _WIDE.get(v, v)
-    if isinstance(v, dict):
-        return {k: _wide(e) for k, e in v.items()}
-    return type(v)(map(_wide, v)) if type(v) in (tuple, list) else v
+    return replaced(torch.dtype, lambda dtype: _WIDE.get(dtype, dtype), v)
 
 
 def _wide_type(t: Any) -> Any:
-    if isinstance(t, tuple):
-        return tuple(map(_wide_type, t))
-    return t if t is None else t.replace(dtype=_WIDE.get(t.dtype, t.dtype))
+    return replaced(TensorType, lambda own: own.replace(dtype=_wide(own.dtype)), t)
 
 
 def _tensor(node: Node) -> bool:
@@ -469,24 +465,37 @@ def compare_results(report: Verification, eager: torch.Tensor | tuple[torch.Tens
                     ours: torch.Tensor | tuple[torch.Tensor, ...], path: str = "the result") -> None:
     """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what
     the program computes."""
-    if isinstance(eager, torch.Tensor) and isinstance(ours, torch.Tensor):
-        if eager.shape != ours.shape or eager.dtype != ours.dtype:
-            text = f"{ours.dtype} {tuple(ours.shape)}, in eager {eager.dtype} {tuple(eager.shape)}"
-            report.faults.append(Fault("program", path, text, None, None, float("inf"), 0.0, 0.0))
-        elif eager.numel() and eager.layout is torch.strided and (eager.dtype.is_floating_point
-                                                                  or eager.dtype.is_complex):
-            allowed = _LOOSE.get(eager.dtype, 1e-3) * max(1e-3,
-                                                          eager.detach().abs().nan_to_num(0.0, 0.0, 0.0).max().item())
-            difference = (eager.detach() - ours.detach()).abs()
-            difference = difference[~(eager.detach() == ours.detach()) &
-                                    ~(eager.isnan() & ours.isnan())].double().nan_to_num(torch.inf)
-            if difference.numel() and difference.max().item() > allowed:
-                report.faults.append(Fault("program", path, "the compiled result is not eager's",
-                                           None, None, difference.max().item(), 0.0, allowed))
-    elif isinstance(eager, (list, tuple)) and type(eager) is type(ours) and len(eager) == len(ours):
+    comparison = by_class(_COMPARISONS, eager)
+    if comparison is not None and comparison is by_class(_COMPARISONS, ours):
+        comparison(report, eager, ours, path)
+
+
+def _compare_tensors(report: Verification, eager: torch.Tensor, ours: torch.Tensor, path: str) -> None:
+    if eager.shape != ours.shape or eager.dtype != ours.dtype:
+        text = f"{ours.dtype} {tuple(ours.shape)}, in eager {eager.dtype} {tuple(eager.shape)}"
+        report.faults.append(Fault("program", path, text, None, None, float("inf"), 0.0, 0.0))
+    elif eager.numel() and eager.layout is torch.strided and (eager.dtype.is_floating_point or eager.dtype.is_complex):
+        allowed = _LOOSE.get(eager.dtype, 1e-3) * max(1e-3, eager.detach().abs().nan_to_num(0.0, 0.0, 0.0).max().item())
+        difference = (eager.detach() - ours.detach()).abs()
+        difference = difference[~(eager.detach() == ours.detach()) &
+                                ~(eager.isnan() & ours.isnan())].double().nan_to_num(torch.inf)
+        if difference.numel() and difference.max().item() > allowed:
+            report.faults.append(Fault("program", path, "the compiled result is not eager's",
+                                       None, None, difference.max().item(), 0.0, allowed))
+
+
+def _compare_sequences(report: Verification, eager: Sequence, ours: Sequence, path: str) -> None:
+    if type(eager) is type(ours) and len(eager) == len(ours):
         for i, (a, b) in enumerate(zip(eager, ours)):
             compare_results(report, a, b, f"{path}[{i}]")
-    elif isinstance(eager, dict) and type(eager) is type(ours):
+
+
+def _compare_dicts(report: Verification, eager: dict, ours: dict, path: str) -> None:
+    if type(eager) is type(ours):
         for key in eager:
             if key in ours:
                 compare_results(report, eager[key], ours[key], f"{path}[{key!r}]")
+
+
+_COMPARISONS = {torch.Tensor: _compare_tensors, list: _compare_sequences, tuple: _compare_sequences,
+                dict: _compare_dicts}

@@ -4,11 +4,12 @@ writes its own part of the runtime's plan. See ``emit_plan`` for the writer."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from .. import devices
+from ..by_class import by_class
 from ..graph import dims
 from ..graph.ir import Ref
 from ..runtime.steps import Alloc, Argument, Aten, Call, Check, Const, Flag, Reg, Regs, Several, Slot, Slots, Vjp
@@ -119,16 +120,23 @@ def _arguments(writer: PlanWriter, target: str, overload: str, given: tuple[obje
 
 
 def _argument(writer: PlanWriter, value: object, node: Node) -> Argument:
-    if isinstance(value, Ref):
-        return Slot(writer.tensor(node.inputs[value.index]))
-    if isinstance(value, dims.Dim):
-        return Reg(writer.regs.reg(value))
-    if not isinstance(value, (tuple, list)):
-        return Const(value)
-    if not any(isinstance(v, (Ref, dims.Dim)) for v in value):
-        return Const(list(value))
-    if all(isinstance(v, Ref) or v is None for v in value):
-        return Slots(tuple(None if v is None else writer.tensor(node.inputs[v.index]) for v in value))
-    if all(isinstance(v, (dims.Dim, int)) for v in value):
-        return Regs(writer.regs.regs(value))
-    return Several(tuple(_argument(writer, v, node) for v in value))
+    write = by_class(_ARGUMENTS, value)
+    return Const(value) if write is None else write(writer, value, node)
+
+
+def _list_argument(writer: PlanWriter, values: tuple | list, node: Node) -> Argument:
+    kinds = set(map(type, values))
+    if not kinds & {Ref, dims.Dim}:
+        return Const(list(values))
+    if kinds <= {Ref, type(None)}:
+        return Slots(tuple(None if v is None else writer.tensor(node.inputs[v.index]) for v in values))
+    if kinds <= {dims.Dim, int, bool}:
+        return Regs(writer.regs.regs(values))
+    return Several(tuple(_argument(writer, v, node) for v in values))
+
+
+_ARGUMENTS: dict[type, Callable] = {
+    Ref: lambda writer, ref, node: Slot(writer.tensor(node.inputs[ref.index])),
+    dims.Dim: lambda writer, size, node: Reg(writer.regs.reg(size)),
+    list: _list_argument, tuple: _list_argument,
+}

@@ -6,12 +6,14 @@ The names and records are the interface to the code generator.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
 from jit import torch_private
+from jit.by_class import by_class
 from jit.graph import layout
 from jit.graph.dim_text import render
 from jit.graph.dims import Dim, structurally_equal
@@ -28,22 +30,7 @@ if TYPE_CHECKING:
 
 def literal(v: object) -> str:
     """Python text of an attribute value."""
-    if type(v) is Dim:
-        return f"({render(v, 'py')})" if len(v.terms) > 1 or v.const else render(v, "py")
-    if isinstance(v, float):
-        return repr(v) if v == v and v not in (float("inf"), float("-inf")) else f"float({str(v)!r})"
-    if isinstance(v, complex):
-        return f"complex({literal(v.real)}, {literal(v.imag)})"
-    if isinstance(v, tuple):
-        return ("(" + "".join(literal(e) + ", " for e in v).rstrip(" ") + ")" if len(v) == 1
-                else "(" + ", ".join(map(literal, v)) + ")")
-    if isinstance(v, list):
-        return "[" + ", ".join(map(literal, v)) + "]"
-    if isinstance(v, torch.device):
-        return f"torch.device({str(v)!r})"
-    if isinstance(v, torch.Generator):
-        return f"generator_{id(v)}"
-    return repr(v)
+    return (by_class(_TEXTS, v) or repr)(v)
 
 
 def words(node: Node) -> str:
@@ -53,6 +40,17 @@ def words(node: Node) -> str:
 
 def _size_list(v: Sequence[IntExpr]) -> str:
     return "[" + ", ".join(map(literal, v)) + "]"
+
+
+_TEXTS: dict[type, Callable] = {
+    Dim: lambda v: f"({render(v, 'py')})" if len(v.terms) > 1 or v.const else render(v, "py"),
+    float: lambda v: repr(v) if math.isfinite(v) else f"float({str(v)!r})",
+    complex: lambda v: f"complex({literal(v.real)}, {literal(v.imag)})",
+    tuple: lambda v: f"({', '.join(map(literal, v))}{',' * (len(v) == 1)})",
+    list: _size_list,
+    torch.device: lambda v: f"torch.device({str(v)!r})",
+    torch.Generator: lambda v: f"generator_{id(v)}",
+}
 
 
 def _factory(node: Node) -> str:
@@ -395,13 +393,18 @@ def _index(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtyp
 
 def template_text(template: object, a: list[str]) -> str:
     """Python text of an ``aten_call`` argument template."""
-    if isinstance(template, Ref):
-        return a[template.index]
-    if isinstance(template, (tuple, list)):
-        return "[" + ", ".join(template_text(t, a) for t in template) + "]"
-    if isinstance(template, dict):
-        return "{" + ", ".join(f"{k!r}: {template_text(t, a)}" for k, t in template.items()) + "}"
-    return literal(template)
+    write = by_class(_TEMPLATES, template)
+    return literal(template) if write is None else write(template, a)
+
+
+def _several_text(templates: Sequence, a: list[str]) -> str:
+    return "[" + ", ".join(template_text(t, a) for t in templates) + "]"
+
+
+_TEMPLATES: dict[type, Callable] = {
+    Ref: lambda t, a: a[t.index], list: _several_text, tuple: _several_text,
+    dict: lambda t, a: "{" + ", ".join(f"{k!r}: {template_text(v, a)}" for k, v in t.items()) + "}",
+}
 
 
 @functools.lru_cache(4096)

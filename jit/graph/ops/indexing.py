@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 
 import torch
 
+from jit.by_class import by_class
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import changes, constants, layout
 from jit.graph.build import is_number
 from jit.graph.dims import Dim
-from jit.graph.handles import TensorHandle, overlaps_itself
+from jit.graph.handles import TensorHandle, overlaps_itself, to_node
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.nested import holds, of_kind, several
@@ -98,7 +99,7 @@ class _Split:
         self.t, self.b, self.device, self.alone = t, t.builder, x.device, len(items) == 1
         self.node, self.dim, self.tensors = x.node, 0, {}
         for v in items:
-            apply = next((_ENTRIES[kind] for kind in type(v).__mro__ if kind in _ENTRIES), None)
+            apply = by_class(_ENTRIES, v)
             if apply is None:
                 raise TypeError("only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are "
                                 f"valid indices (got {type(v).__name__})")
@@ -377,7 +378,7 @@ def _laid_out_as_self(self, *args: TensorType | int) -> TensorType:
 def index_put_(t: Tracer, self: TensorHandle, indices, values, accumulate: bool = False) -> TensorHandle:
     at = tuple(None if i is None else i.node for i in indices)
     node = self.node
-    values = values.node if isinstance(values, TensorHandle) else t.builder.scalar(values, self.dtype, self.device)
+    values = t.builder.lift(to_node(values, []), node)
     put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)),
                          node.type.replace(strides=layout.preserved_strides(node.type)))
     t.write(self, put, [self, *(i for i in indices if i is not None)])

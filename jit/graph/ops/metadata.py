@@ -9,7 +9,7 @@ import torch
 from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph.build import result_dtype
-from jit.graph.handles import SymSize, TensorHandle
+from jit.graph.handles import SymSize, TensorHandle, to_nodes
 from jit.graph.layout import is_channels_last, is_dense, normalize_dim
 from jit.graph.registry import op
 
@@ -94,7 +94,7 @@ def storage_offset(t: Tracer, self: TensorHandle) -> int:
 
 @method("result_type")
 def result_type(t: Tracer, tensor1: TensorHandle, tensor2: int) -> torch.dtype:
-    return result_dtype(*(v.node if isinstance(v, TensorHandle) else v for v in (tensor1, tensor2)))
+    return result_dtype(*to_nodes((tensor1, tensor2), []))
 
 
 @method("can_cast")
