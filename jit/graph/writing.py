@@ -10,7 +10,7 @@ import torch
 
 from jit.graph.dims import Dim, symbols_of
 from jit.graph.ir import Graph, Node, Output, TensorType
-from jit.graph.nested import holds
+from jit.graph.nested import holds, of_kind
 from jit.graph.shape_env import ShapeEnv
 from jit.runtime.names import Name, Naming, Unnameable, Value, calling, rule
 
@@ -48,17 +48,10 @@ def read(data: bytes) -> Graph:
     return graph
 
 
-def _dims(value: object) -> Iterator[Dim]:
-    """All sizes in a node, a type or an attribute."""
-    if type(value) is Dim:
-        yield value
-    elif isinstance(value, Node):
-        yield from _dims((tuple(value.attrs.values()), value.types))
-    elif isinstance(value, TensorType):
-        yield from _dims((value.shape, value.strides))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _dims(part)
+def _dims(node: Node) -> Iterator[Dim]:
+    """All sizes in a node."""
+    types = of_kind(TensorType, (node.attrs, node.types))
+    return of_kind(Dim, (node.attrs, [(t.shape, t.strides) for t in types]))
 
 
 @rule(Graph)
