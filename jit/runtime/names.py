@@ -27,6 +27,7 @@ from typing import Any, Callable
 import torch
 
 from jit import torch_private
+from jit.by_class import by_class
 from jit.runtime.extension import native, unhooked
 from jit.runtime.holding import behind, holding
 
@@ -278,8 +279,6 @@ def made(result: Callable, maker: Callable, *arguments: object) -> Callable:
 _EXACT = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
           torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _IN_ORDER: dict[type, Callable] = {tuple: tuple_of, list: list_of, frozenset: frozenset_of}
-_OF_A_CLASS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-               types.MemberDescriptorType, types.ClassMethodDescriptorType)
 _DESCRIPTORS = (classmethod, staticmethod, property, functools.cached_property)
 # Where to look for what does not say where it is, such as the type of functions.
 _HOMES = ("builtins", "types", "sys", "_collections_abc", "torch", "torch.nn.functional", "torch._C")
@@ -321,19 +320,19 @@ class Naming:
                 self.know(way(obj), calling(way, name))
             except (LookupError, StopIteration):
                 pass
-        if isinstance(obj, weakref.ReferenceType):
-            self.know(obj(), Made(name))
-        elif isinstance(obj, types.CodeType):
-            self.know_code(obj, name)
-        elif isinstance(obj, types.FunctionType):
-            name = self.name(obj)
-            self.know_code(obj.__code__, then(name, ("function", Value("code"))))
-            self.know(obj.__globals__, then(name, ("getattr", Value("__globals__"))))
-            for k, cell in enumerate(obj.__closure__ or ()):
-                self.know(cell, then(name, ("closure", Value(k))))
-            for key in _CODE_OF_RESUMED:
-                if key in obj.__dict__:
-                    self.know_code(obj.__dict__[key], then(name, ("getattr", Value(key))))
+        know_more = by_class(_WITH_MORE, obj)
+        if know_more is not None:
+            know_more(self, obj, name)
+
+    def know_function(self, function: types.FunctionType, name: Name) -> None:
+        name = self.name(function)
+        self.know_code(function.__code__, then(name, ("function", Value("code"))))
+        self.know(function.__globals__, then(name, ("getattr", Value("__globals__"))))
+        for k, cell in enumerate(function.__closure__ or ()):
+            self.know(cell, then(name, ("closure", Value(k))))
+        for key in _CODE_OF_RESUMED:
+            if key in function.__dict__:
+                self.know_code(function.__dict__[key], then(name, ("getattr", Value(key))))
 
     def know_code(self, code: types.CodeType, name: Name) -> None:
         if id(code) not in self.codes:
@@ -465,6 +464,13 @@ class Naming:
         return None
 
 
+# What leads to other objects by more than accessors.
+_WITH_MORE: dict[type, Callable[[Naming, Any, Name], None]] = {
+    weakref.ReferenceType: lambda naming, reference, name: naming.know(reference(), Made(name)),
+    types.CodeType: Naming.know_code, types.FunctionType: Naming.know_function,
+}
+
+
 def then(name: Name, *steps: tuple[str, Name]) -> Reached:
     """What steps from a named object lead to."""
     return name.then(*steps) if type(name) is Reached else Reached(name, steps)
@@ -486,16 +492,6 @@ def _given(naming: Naming, obj: object) -> Name | None:
 
 def _imported(naming: Naming, obj: Any) -> Name | None:
     """By what it says of itself, if it is there."""
-    if isinstance(obj, types.ModuleType):
-        return Importable(obj.__name__) if sys.modules.get(obj.__name__) is obj else None
-    if type(obj) is dict:
-        home = obj.get("__name__")
-        module = sys.modules.get(home) if isinstance(home, str) else None
-        return Importable(module.__name__, "__dict__") if module is not None and vars(module) is obj else None
-    if isinstance(obj, enum.Enum):
-        cls, member = naming.name(type(obj)), str(obj.name)
-        if type(cls) is Importable and getattr(type(obj), member, None) is obj:
-            return Importable(cls.module, f"{cls.path}.{member}")
     look = type.__getattribute__ if isinstance(obj, type) else object.__getattribute__
     try:
         home, paths = look(obj, "__module__"), [look(obj, "__qualname__")]
@@ -552,52 +548,89 @@ def _of_native(naming: Naming, obj: object) -> Name | None:
     return None if key is None else Reached(calling(native), (("getattr", Value(key)),))
 
 
-def _of_an_object(naming: Naming, obj: Any) -> Name | None:
-    """Methods, descriptors and references of objects with a name."""
-    if isinstance(obj, _OF_A_CLASS):
-        return then(naming.name(obj.__objclass__), ("dict_attr", Value(obj.__name__)))
-    if isinstance(obj, (types.BuiltinMethodType, types.MethodWrapperType)) and obj.__self__ is not None:
-        owner = naming.name(obj.__self__)
-        return owner if type(owner) is Unnameable else then(owner, ("getattr", Value(obj.__name__)))
-    if isinstance(obj, types.MethodType):
-        return Made(Importable("types", "MethodType"), (naming.name(obj.__func__), naming.name(obj.__self__)))
-    if type(obj) is slice:
-        return Made(Importable("builtins", "slice"), tuple(map(naming.data, (obj.start, obj.stop, obj.step))))
-    if isinstance(obj, types.GenericAlias):
-        return Made(Importable("types", "GenericAlias"), (naming.name(obj.__origin__), naming.name(obj.__args__)))
-    if isinstance(obj, type) and isinstance(getattr(obj, "_forward_cls", None), type):  # of an autograd Function
-        owner = naming.name(obj._forward_cls)  # type: ignore[attr-defined]
-        return owner if type(owner) is Unnameable else then(owner, ("getattr", Value("_backward_cls")))
-    if type(obj) is functools.partial:
-        return calling(partial_of, *map(naming.data, (obj.func, obj.args, obj.keywords)))
-    if isinstance(obj, torch_private.OpOverloadPacket):
-        return calling(operator_of, Value(str(obj).replace(".", "::", 1)), Value(None))
-    if isinstance(obj, torch_private.OpOverload):
-        schema = torch_private.schema(obj)
-        return calling(operator_of, Value(schema.name), Value(schema.overload_name))
-    return None
+def _by_its_class(naming: Naming, obj: Any) -> Name | None:
+    """As is usual for objects of its class."""
+    name = by_class(_OF_CLASSES, obj)
+    return None if name is None else name(naming, obj)
 
 
-def _code(naming: Naming, obj: object) -> Name | None:
-    """A code object, by the function that it is of."""
-    if not isinstance(obj, types.CodeType):
+def _module(naming: Naming, module: types.ModuleType) -> Name | None:
+    return Importable(module.__name__) if sys.modules.get(module.__name__) is module else None
+
+
+def _module_dict(naming: Naming, found: dict) -> Name | None:
+    home = dict.get(found, "__name__")
+    module = sys.modules.get(home) if isinstance(home, str) else None
+    return Importable(module.__name__, "__dict__") if module is not None and vars(module) is found else None
+
+
+def _enum_member(naming: Naming, obj: enum.Enum) -> Name | None:
+    cls, member = naming.name(type(obj)), str(obj.name)
+    found = type(cls) is Importable and getattr(type(obj), member, None) is obj
+    return Importable(cls.module, f"{cls.path}.{member}") if found else None  # type: ignore[attr-defined]
+
+
+def _attribute(naming: Naming, owner: object, attribute: str) -> Name | None:
+    if owner is None:
         return None
-    if id(obj) not in naming.codes:
-        outer = obj.co_qualname.partition(".<locals>")[0]
+    name = naming.name(owner)
+    return name if type(name) is Unnameable else then(name, ("getattr", Value(attribute)))
+
+
+def _class(naming: Naming, cls: Any) -> Name | None:
+    forward = getattr(cls, "_forward_cls", None)  # of an autograd Function
+    return _attribute(naming, forward, "_backward_cls") if isinstance(forward, type) else None
+
+
+def _partial(naming: Naming, obj: Any) -> Name | None:
+    return (calling(partial_of, *map(naming.data, (obj.func, obj.args, obj.keywords)))
+            if type(obj) is functools.partial else None)
+
+
+def _overload(naming: Naming, overload: Any) -> Name:
+    schema = torch_private.schema(overload)
+    return calling(operator_of, Value(schema.name), Value(schema.overload_name))
+
+
+def _code(naming: Naming, code: types.CodeType) -> Name:
+    """By the function that it is of."""
+    if id(code) not in naming.codes:
+        outer = code.co_qualname.partition(".<locals>")[0]
         for module in list(sys.modules.values()):
-            if _attributes(module).get("__file__") == obj.co_filename:
+            if _attributes(module).get("__file__") == code.co_filename:
                 function = inspect.unwrap(_looked_up(module, outer) or _code)
                 if isinstance(function, types.FunctionType):
                     name = naming.named(function)
                     if name is not None:
                         naming.know(function, name)
-    known = naming.codes.get(id(obj)) or next((known for known in naming.codes.values() if known[0] == obj), None)
+    known = naming.codes.get(id(code)) or next((known for known in naming.codes.values() if known[0] == code), None)
     if known is None:
-        return Unnameable(f"the code of {obj.co_qualname}, which no function with a name has")
-    return calling(code_at, known[1], Value(digest(obj)))
+        return Unnameable(f"the code of {code.co_qualname}, which no function with a name has")
+    return calling(code_at, known[1], Value(digest(code)))
 
 
-_ways = (_given, _of_native, _imported, _of_an_object, _code)
+def _again(module: str, cls: str, name: Callable[[Naming, object], Name], *parts: str) -> Callable:
+    """The function for a class of Python's that makes the object again of these attributes, each named by ``name``."""
+    return lambda naming, obj: Made(Importable(module, cls), tuple(name(naming, getattr(obj, at)) for at in parts))
+
+
+# Class -> function(naming, object) -> Name or None.
+_OF_CLASSES: dict[type, Callable[[Naming, Any], Name | None]] = {
+    types.ModuleType: _module, dict: _module_dict, enum.Enum: _enum_member, type: _class, types.CodeType: _code,
+    functools.partial: _partial,
+    **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+                     types.MemberDescriptorType, types.ClassMethodDescriptorType), lambda naming, descriptor:
+        then(naming.name(descriptor.__objclass__), ("dict_attr", Value(descriptor.__name__)))),
+    **dict.fromkeys((types.BuiltinMethodType, types.MethodWrapperType), lambda naming, method:
+        _attribute(naming, method.__self__, method.__name__)),
+    types.MethodType: _again("types", "MethodType", Naming.name, "__func__", "__self__"),
+    types.GenericAlias: _again("types", "GenericAlias", Naming.name, "__origin__", "__args__"),
+    slice: _again("builtins", "slice", Naming.data, "start", "stop", "step"),
+    torch_private.OpOverloadPacket: lambda naming, packet:
+        calling(operator_of, Value(str(packet).replace(".", "::", 1)), Value(None)),
+    torch_private.OpOverload: _overload,
+}
+_ways = (_given, _of_native, _imported, _by_its_class)
 
 
 def _may_change(obj: object) -> bool:
