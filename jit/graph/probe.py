@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 import torch
 
 from jit import torch_private
+from jit.by_class import by_class
 from jit.devices import registered
 from jit.errors import JitError
 from jit.graph.dims import Dim, hint
@@ -67,19 +68,13 @@ class StandIns:
         return mapped(self._of, v)
 
     def _of(self, v: object) -> object:
-        if isinstance(v, (TensorHandle, Node, Described)):
-            if id(v) not in self.made:
-                self.made[id(v)] = self._tensor(v)
-            return self.made[id(v)][1]
-        if type(v) is Dim:
-            return hint(v)
-        if type(v) is SymFloat:
-            return v.value
-        if isinstance(v, torch.Generator):
-            return None if self.device == "meta" else v.clone_state()
-        if isinstance(v, torch.device) and self.device == "meta":
-            return torch.device("meta")
-        return v
+        stand_in = by_class(_STAND_INS, v)
+        return v if stand_in is None else stand_in(self, v)
+
+    def _shown(self, v: TensorHandle | Node | Described) -> torch.Tensor:
+        if id(v) not in self.made:
+            self.made[id(v)] = self._tensor(v)
+        return self.made[id(v)][1]
 
     def _tensor(self, v: TensorHandle | Node | Described) -> tuple[torch.Tensor, ...]:
         t = v.type
@@ -114,6 +109,14 @@ class StandIns:
             x.copy_(((steps * 0.6180339887).frac() + 0.1).view(x.shape))
         else:
             x.fill_(1)
+
+
+_STAND_INS: dict[type, Callable] = {
+    TensorHandle: StandIns._shown, Node: StandIns._shown, Described: StandIns._shown,
+    Dim: lambda given, size: hint(size), SymFloat: lambda given, number: number.value,
+    torch.Generator: lambda given, generator: None if given.device == "meta" else generator.clone_state(),
+    torch.device: lambda given, device: torch.device("meta") if given.device == "meta" else device,
+}
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from typing import Any, Callable
 from jit import logs
 from jit.runtime.extension import native
 from jit.runtime.names import Name, Naming, Value, calling, rule
-from jit.runtime.steps import Call, Launch, Step, tensors
+from jit.runtime.steps import Step, tensors
 
 _log = logs.channel("plan")
 
@@ -225,8 +225,7 @@ def held_by_plan(plan: Any, naming: Naming) -> Iterator[tuple[str, Name]]:
     plans = [("", plan.data)] if plan.derivative is None else [("", plan.data), ("backward ", plan.derivative[0])]
     for which, data in plans:
         for k, step in enumerate(data.steps if data is not None else ()):
-            kernel = step.address if isinstance(step, Call) else step.kernel if isinstance(step, Launch) else None
-            if kernel is not None:
-                yield f"kernel of {which}step {k}", naming.name(kernel)
+            if step.KERNEL:
+                yield f"kernel of {which}step {k}", naming.name(getattr(step, step.KERNEL))
     for k, tensor in plan.bound.items():
         yield f"input {k}", naming.name(tensor)

@@ -188,7 +188,8 @@ class Step(_Recorded):
 
     A class names its fields by what happens to the slots in them: ``READS`` the tensors of some, ``WRITES`` the memory
     of others, ``MAKES`` tensors for these and ``FREES`` those; what it makes lies in the memory of the slot in the
-    field ``WITHIN``, if it has one. ``may_raise``: whether it can end a call; what cannot may belong to the commit.
+    field ``WITHIN``, if it has one. ``KERNEL``: the field that has the kernel that it runs. ``may_raise``: whether it
+    can end a call; what cannot may belong to the commit.
     """
 
     READS: ClassVar[tuple[str, ...]] = ()
@@ -196,6 +197,7 @@ class Step(_Recorded):
     MAKES: ClassVar[tuple[str, ...]] = ()
     FREES: ClassVar[tuple[str, ...]] = ()
     WITHIN: ClassVar[str] = ""
+    KERNEL: ClassVar[str] = ""
     may_raise: ClassVar[bool] = True
 
     @property
@@ -307,6 +309,7 @@ class Call(_Kernel):
     """Calls ``void f(void** pointers, const int64_t* ints)`` with the data pointers of slots."""
 
     kind: ClassVar[str] = "call"
+    KERNEL: ClassVar[str] = "address"
     address: int
     pointers: tuple[int, ...]
     ints: tuple[int, ...]
@@ -324,6 +327,7 @@ class Launch(_Kernel):
     """Launches a ``GpuKernel`` on torch's current stream of the plan's CUDA device; ``grid`` is three registers."""
 
     kind: ClassVar[str] = "launch"
+    KERNEL: ClassVar[str] = "kernel"
     kernel: Any
     pointers: tuple[int, ...]
     ints: tuple[int, ...]
