@@ -34,8 +34,8 @@ def foreach(tracer: Tracer, name: str, args: Sequence[float | list[TensorHandle]
     if base == "norm" and len(args) > 2 or base == "copy" and len(args) > 2:
         return NotImplemented
     names = dict(row.by_keyword)
-    if (any(isinstance(args[k], TensorHandle) for k in names if k < len(args))
-        or isinstance(kwargs.get("scalars"), TensorHandle)):
+    scalars = [*(args[k] for k in names if k < len(args)), kwargs.get("scalars")]
+    if any(isinstance(v, TensorHandle) for v in scalars):
         return NotImplemented
     if in_place:
         written = {id(h.base) for h in args[0]}

@@ -56,6 +56,11 @@ def of_dtypes(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or _SAYS.search(str(error)) is not None
 
 
+def _says_nothing(error: Exception | None) -> bool:
+    """Whether a run on meta tensors has nothing against a call: it went through, or there is no such kernel."""
+    return error is None or isinstance(error, NotImplementedError)
+
+
 # Arguments of which a probe has the real ones.
 _PLAIN = (TensorHandle, int, Dim, SymFloat, float, complex, str, bytes,
           range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, slice, type,
@@ -192,7 +197,7 @@ class _Call:
             error = self._raises(None)
             return None if error is None else (type(error), error.args)
         error = self._raises(None, device="meta")
-        return DOUBT if error is None or isinstance(error, NotImplementedError) else Unsupported
+        return DOUBT if _says_nothing(error) else Unsupported
 
     def _refusal_of_device(self, sizes) -> None:
         """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device,
@@ -230,7 +235,7 @@ class _Call:
         if len({h.type.device for h in self.tensors}) > 1 and (refusal := self._refusal_of_device(None)) is not None:
             return refusal
         error = self._raises(None, device="meta")
-        if error is None or isinstance(error, NotImplementedError):
+        if _says_nothing(error):
             return None
         if (any(not backend(h.type.device).host for h in self.tensors)
             or sum(hint(h.type.numel) for h in self.tensors) > _EXACT):

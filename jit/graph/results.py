@@ -18,6 +18,7 @@ from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
 from jit.graph.ir import Graph, Node, Output, same_ints
+from jit.graph.nested import holds
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
@@ -187,8 +188,7 @@ def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Se
             then = selection.nodes[v]
             tensors.append(v if v.node is then else tracer.fresh(then))
             return Result(add(tensors[-1]))
-        if isinstance(v, (Dim, list)) or isinstance(v, slice) and any(isinstance(p, (Dim, TensorHandle))
-                                                                      for p in (v.start, v.stop, v.step)):
+        if holds((Dim, TensorHandle, list), v):
             raise Unsupported("a result is a view at a position computed from a tensor and a symbolic size",
                               "clone() it", kind="tensor-select")
         return v

@@ -19,7 +19,7 @@ from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import offset_in_base, view_path
-from jit.graph.nested import holds, several
+from jit.graph.nested import frozen, holds, several
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _unsafe(tracer: Tracer, handle, shown: Shown, node: Node | None, call):
                     and not handle.chain and handle.base.region is None)
     if input_itself and call is not None:
         operator, rest, index = call
-        rest = tuple(tuple(map(_number, v)) if isinstance(v, (tuple, list)) else _number(v) for v in rest)
+        rest = frozen(object, _number, rest)
         call = (operator, rest, index) if all(type(e) is int for v in rest
                                               for e in (v if type(v) is tuple else (v,))) else None
     if not view.is_leaf and (handle.base.input is None or input_itself and call is not None):

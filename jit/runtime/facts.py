@@ -23,6 +23,11 @@ from jit.runtime.names import Name, Naming, Unnameable, calling
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
 
+def _number(value: object) -> object:
+    """What tells a value from others: it itself where it is a text or a number, else where it lies."""
+    return value if isinstance(value, (str, int)) else id(value)
+
+
 class Fact:
     """Base class. ``kind``: the name of the native check. ``of_object``: whether it is about the object at a source,
     which is then known to be there."""
@@ -38,7 +43,7 @@ class Fact:
     @property
     def key(self) -> object:
         """What facts of this kind have in common that say the same."""
-        return self.value if isinstance(self.value, (str, int)) else id(self.value)
+        return _number(self.value)
 
     def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""
@@ -268,7 +273,7 @@ class DictLacks(Fact):
     kind = "dict_lacks"
 
     def __init__(self, value: object) -> None:
-        self.number = value if isinstance(value, (str, int)) else id(value)
+        self.number = _number(value)
         self.value = lightly(value)
 
     @property
