@@ -31,6 +31,9 @@ class Absent:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    def __bool__(self) -> bool:
+        return False
+
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise CompileError(f"torch {torch.__version__} has no torch.{self.path}, which the compiler uses; `python -m "
                            "jit doctor` says which versions are supported")

@@ -65,7 +65,7 @@ def _driver() -> str:
         raise Problem("the CUDA driver is there but torch sees no GPU",
             "check nvidia-smi, CUDA_VISIBLE_DEVICES and that the driver is new enough for CUDA " + torch.version.cuda,
             fatal=False)
-    if isinstance(torch_private.current_raw_stream, torch_private.Absent):
+    if not torch_private.current_raw_stream:
         raise Problem("torch has no _cuda_getCurrentRawStream", "use a torch release from 2.11 on")
     return ", ".join(f"{found} (sm_{found.capability})" for found in map(_read, range(torch.cuda.device_count())))
 
@@ -95,7 +95,7 @@ class Cuda(Backend):
     def seconds(self, run: Callable, device: torch.device) -> float | None:
         """The time on the GPU, of calls that wait in its queue: a plain timer sees the launches of short kernels. On
         the current stream, whose memory the program uses again."""
-        if not torch.cuda.is_available() or isinstance(torch_private.cuda_sleep, torch_private.Absent):
+        if not torch.cuda.is_available() or not torch_private.cuda_sleep:
             return None
         with torch.cuda.device(device):
             if torch.cuda.is_current_stream_capturing():
