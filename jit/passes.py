@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import logs
 from .errors import PassError
@@ -38,10 +38,11 @@ def key(p: Callable | Replacement) -> str:
     given = getattr(p, "key", None)
     if isinstance(given, str):
         return given
-    parts = []
+    parts: list[str] = []
+    functions: tuple[Any, ...] = (p,)
     if isinstance(p, Replacement):
+        functions = p.pattern, p.replacement, p.where
         parts = [repr((p.keep_gradient, [[(t.dtype, t.dim()) for t in example] for example in p.examples]))]
-    functions = (p.pattern, p.replacement, p.where) if isinstance(p, Replacement) else (p,)
     for fn in functions:
         code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
         parts.append(name_of(fn) if code is None else hashlib.sha256(marshal.dumps(code)).hexdigest())

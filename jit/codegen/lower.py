@@ -371,9 +371,9 @@ def _float_scalar(e: Emitter, node: Node, index: tuple, mask) -> str:
 @lowers("iota")
 def _iota(e: Emitter, node: Node, index: tuple[Dim, ...], mask) -> str:
     start, step, dtype = node.attrs["start"], node.attrs["step"], register_dtype(node.type.dtype)
-    if not isinstance(start, float) and not isinstance(step, float):
+    if not any(isinstance(v, float) for v in (start, step)):
         return e.b.cast(e.b.index(index[0] * step + start), dtype)
-    if isinstance(start, dims.Dim) or isinstance(step, dims.Dim):
+    if any(isinstance(v, dims.Dim) for v in (start, step)):
         raise Unsupported("a float range with symbolic bounds", kind="kernel")
     # arange(length) in the tensor's own type, times step, plus start
     value = e.b.cast(e.b.index(index[0]), dtype)
