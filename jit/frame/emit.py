@@ -410,7 +410,7 @@ class Emitter:
         if contents is CellValue.UNSET:
             return
         self.remember(value)
-        if isinstance(contents, ClassValue) and contents.memo_key() in self.building:
+        if contents.as_class is not None and contents.memo_key() in self.building:
             self.unfilled.setdefault(contents.memo_key(), []).append(value)
             return
         self.attribute_of_top("cell_contents", contents)

@@ -17,7 +17,6 @@ from .values.containers import TupleValue
 from .values.mappings import DictValue
 from .values.functions import CellValue, ClassValue, DispatcherValue
 from .values.objects import ModuleObject, ObjectValue, instance_dict
-from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from .session import Session
@@ -168,7 +167,7 @@ class Heap:
     def keep_apart(self, changed, other: object) -> None:
         """Guard that two real objects of one class stay two. Objects of a module tree are taken to: pairs of them are
         too many."""
-        if other is changed or not isinstance(other, (ObjectValue, TensorValue)) or other.source is None:
+        if other is changed or not (other.is_object or other.is_tensor) or other.source is None:
             return
         guards, sides = self.s.guards, (dictionary_of(changed), dictionary_of(other))
         if None not in sides and (other.cls is changed.cls or not (changed.source.watched or other.source.watched)):

@@ -15,8 +15,7 @@ from ..runtime import facts
 from . import source as src
 from .values.base import IMMUTABLE_TYPE, Value, lookup
 from .values.constant import Constant
-from .values.mappings import DictValue
-from .values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from .values.functions import MethodValue
 
 if TYPE_CHECKING:
     from .session import Session
@@ -88,7 +87,7 @@ class Lookups:
         if written is not None:
             return written if written is not ABSENT else None
         holder = self.s.heap.by_object.get(id(namespace))
-        if isinstance(holder, DictValue) and holder in self.s.heap.touched:
+        if holder is not None and holder.builtin is dict and holder in self.s.heap.touched:
             return holder.get_constant(self.s, name)
         root = src.Const(namespace, namespace.get("__name__", "globals"))
         if name in namespace:
@@ -108,7 +107,7 @@ class Lookups:
 
     def pinned(self, value):
         """Guard at once what globals hold as code: functions, classes and modules."""
-        if isinstance(value, (FunctionValue, ClassValue, BuiltinValue, PyModuleValue)):
+        if value.is_code:
             value.pin(self.s)
         return value
 
@@ -125,7 +124,7 @@ class Lookups:
 
     def plain_namespace(self, value) -> dict:
         """The real dict behind a value that is used as a function's globals."""
-        if isinstance(value, DictValue) and value.obj is not None:
+        if value.builtin is dict and value.obj is not None:
             if value.source is not None:
                 self.s.guards.add(value.source, facts.identity(value.obj))
             return value.obj

@@ -24,7 +24,6 @@ from .capture import Capture
 from .decode import decode
 from .dispatch import MAKERS, Settings, make_dispatcher
 from .executor import Returned, Yielded
-from .values.constant import Previous
 from .tables import on_code
 from .values.base import Value
 from .values.constant import Constant
@@ -198,7 +197,7 @@ class StepCapture(Capture):
         elif s.wrap(self.values[1], src.Local(1, "value")).const(s) is not None:
             raise NeedsEager("a value is sent to a generator that has not started", kind="raises")
         generator.state = "running"
-        s.current_exception += [v.handled for v in frame.stack if isinstance(v, Previous)]
+        s.current_exception += [v.handled for v in frame.stack if v.handled]
         self.generator, self.frame = generator, frame
 
     def run_frame(self) -> Value:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
 from ..executor import op
 from ..values.base import Raised
-from ..values.functions import ClassValue
-from ..values.generators import CoroutineValue, GeneratorValue
-from ..values.objects import ObjectValue
 from .exceptions import enter_context
 
 if TYPE_CHECKING:
@@ -22,14 +18,10 @@ if TYPE_CHECKING:
 
 def awaitable(s: Session, value: Value, text: str = "object {} can't be used in 'await' expression") -> Value:
     """The iterator that ``await value`` sends to."""
-    if isinstance(value, CoroutineValue):
-        return value
-    if isinstance(value, GeneratorValue):
-        value.load(s)
-        if value.frame is not None and value.frame.fn.code.co_flags & inspect.CO_ITERABLE_COROUTINE:
-            return value
-    if (isinstance(value, ClassValue) or isinstance(value, ObjectValue)
-        and not value.has_special(s, "__await__") or value.is_const()):
+    own = value.awaited(s)
+    if own is not None:
+        return own
+    if value.as_class is not None or value.is_object and not value.has_special(s, "__await__") or value.is_const():
         raise Raised(s.exception(TypeError(text.format(value.pytype(s).__name__))))
     return value.special(s, "__await__").call(s, [], {})
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.containers import TupleValue
 from ..values.mappings import DictValue, mapping_items
-from ..values.functions import ClassValue, FunctionValue, MethodValue, SuperValue
+from ..values.functions import FunctionValue, MethodValue, SuperValue
 from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue
 
@@ -32,7 +31,7 @@ def call(f: Frame, i: Instr) -> None:
 
 
 def invoke(f: Frame, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if isinstance(callee, ClassValue) and callee.obj is super and not args:
+    if callee.as_class is super and not args:
         return zero_argument_super(f)
     if f.spliceable:
         return call_directly(f.s, callee, args, kwargs)
@@ -90,7 +89,7 @@ def make_function(f: Frame, i: Instr) -> None:
     code = f.pop().const(f.s)
     parts = {name: f.pop() for name in reversed(i.arg)}
     annotations = parts.get("annotations")
-    if isinstance(annotations, TupleValue):
+    if annotations is not None and annotations.builtin is tuple:
         flat = annotations.load(f.s)
         annotations = DictValue({k.const(f.s): (k, v) for k, v in zip(flat[::2], flat[1::2])})
     f.push(FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"),

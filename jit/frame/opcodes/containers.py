@@ -9,10 +9,9 @@ from ..library.builtin_functions import format_value
 from ..values.base import Raised, is_sequence, type_name
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
-from ..values.mappings import DictValue, dict_of_pairs, mapping_items
+from ..values.mappings import dict_of_pairs, mapping_items
 from ..values.sets import SetValue
 from ..values.slices import SliceValue
-from ..values.functions import FunctionValue
 from ..values.text import TensorText
 from ...errors import Unsupported
 
@@ -137,7 +136,7 @@ def dict_update(f: Frame, i: Instr) -> None:
 
 def _shown(callee) -> str:
     """A function as error texts show it: with its module, unless that is builtins."""
-    if not isinstance(callee, FunctionValue):
+    if not callee.is_function:
         raise Unsupported("a keyword argument given twice", kind="argument-error")
     module = callee.globals.get("__name__")
     return (f"{module}." if module and module != "builtins" else "") + f"{callee.qualname}()"
@@ -146,7 +145,7 @@ def _shown(callee) -> str:
 @op("DICT_MERGE")
 def dict_merge(f: Frame, i: Instr) -> None:
     mapping = f.pop()
-    if not isinstance(mapping, DictValue) and not hasattr(mapping.pytype(f.s), "keys"):
+    if mapping.builtin is not dict and not hasattr(mapping.pytype(f.s), "keys"):
         raise Unsupported(f"{mapping.describe()} after ** in a call", kind="argument-error")
     pairs = mapping_items(f.s, mapping)
     target = f.stack[-i.arg]

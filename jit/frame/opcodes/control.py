@@ -9,8 +9,6 @@ from ..executor import Returned, Yielded, op
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.deferred import Deferred
-from ..values.generators import GeneratorValue
-from ..values.iterators import IteratorValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -108,35 +106,13 @@ def yield_value(f: Frame, i: Instr) -> None:
 @op("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(f: Frame, i: Instr) -> None:
     value = f.pop()
-    f.push(value if isinstance(value, IteratorValue) else value.iter(f.s))
+    f.push(value.awaited(f.s) or value.iter(f.s))
 
 
 @op("SEND")
 def send(f: Frame, i: Instr) -> int | None:
     sent, receiver = f.pop(), f.stack[-1]
-    if isinstance(receiver, GeneratorValue):
-        value = receiver.resume(f.s, sent)
-        result = receiver.result
-    elif sent.is_none:
-        result = Constant(None)
-        if isinstance(receiver, IteratorValue):
-            value = receiver.next(f.s)
-        else:
-            try:
-                value = receiver.call_special(f.s, "__next__", [])
-            except Raised as raised:
-                if not f.s.is_exception(raised.value, StopIteration):
-                    raise
-                value, args = None, raised.value.init_args
-                result = args[0] if args else result
-    else:
-        try:
-            value, result = receiver.call_method(f.s, "send", [sent]), Constant(None)
-        except Raised as raised:
-            if not f.s.is_exception(raised.value, StopIteration):
-                raise
-            value, args = None, raised.value.init_args
-            result = args[0] if args else Constant(None)
+    value, result = receiver.send(f.s, sent)
     f.push(result if value is None else value)
     return i.target if value is None else None
 

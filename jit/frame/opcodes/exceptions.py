@@ -8,8 +8,6 @@ from ...errors import Unsupported
 from ..executor import op
 from ..values.base import Raised, type_name
 from ..values.constant import Constant, Previous
-from ..values.containers import TupleValue
-from ..values.functions import ClassValue
 from ..values.objects import TracebackValue
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 def as_exception(s: Session, value: Value) -> Value:
     """What ``raise value`` raises: classes are instantiated."""
-    if isinstance(value, ClassValue) and issubclass(value.obj, BaseException):
+    if value.as_class is not None and issubclass(value.as_class, BaseException):
         return value.call(s, [], {})
     if value.is_exception(BaseException):
         return value
@@ -37,7 +35,7 @@ def raise_varargs(f: Frame, i: Instr) -> None:
     cause = f.pop() if i.arg == 2 else None
     error = as_exception(f.s, f.pop())
     if cause is not None:
-        if isinstance(cause, ClassValue):
+        if cause.as_class is not None:
             cause = cause.call(f.s, [], {})
         f.s.set_entry(error.attrs, "__cause__", cause)
         f.s.set_entry(error.attrs, "__suppress_context__", Constant(True))
@@ -71,7 +69,7 @@ def pop_except(f: Frame, i: Instr) -> None:
 @op("CHECK_EXC_MATCH")
 def check_exc_match(f: Frame, i: Instr) -> None:
     wanted, error = f.pop(), f.stack[-1]
-    classes = [v.const(f.s) for v in wanted.items_list(f.s)] if isinstance(wanted, TupleValue) else [wanted.const(f.s)]
+    classes = [v.const(f.s) for v in wanted.several(f.s)]
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
         raise Raised(f.s.exception(TypeError("catching classes that do not inherit from BaseException is not allowed")))
     f.push(Constant(any([f.s.inherits(error.pytype(f.s), c) for c in classes])))

@@ -11,7 +11,6 @@ from ..library.class_checks import is_instance, matches
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
-from ..values.mappings import DictValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -35,7 +34,7 @@ def match_keys(f: Frame, i: Instr) -> None:
     keys, subject = f.stack[-1].items_list(f.s), f.stack[-2]
     values = []
     for key in keys:
-        if isinstance(subject, DictValue):
+        if subject.builtin is dict:
             entry = subject.load(f.s).get(key.hash_key(f.s))
             value = None if entry is None else entry[1]
         else:

@@ -14,8 +14,7 @@ from ..executor import NULL, op
 from ..values.base import Raised, lookup
 from ..values.constant import Constant
 from ..values.mappings import DictValue
-from ..values.functions import BuiltinValue, CellValue, ClassValue, PyModuleValue, SuperValue
-from ..values.objects import ObjectValue
+from ..values.functions import BuiltinValue, CellValue, PyModuleValue, SuperValue
 
 if TYPE_CHECKING:
     from ..canonical import Instr
@@ -49,7 +48,7 @@ def load_fast_and_clear(f: Frame, i: Instr) -> None:
 @op("STORE_FAST")
 def store_fast(f: Frame, i: Instr) -> None:
     value = f.pop()
-    if isinstance(value, CellValue):
+    if value.is_cell:
         f.cells[i.arg] = value
     elif value is NULL:
         f.locals.pop(i.arg, None)
@@ -71,7 +70,7 @@ def delete_fast(f: Frame, i: Instr) -> None:
 def let_go(value: Value | None) -> None:
     """A variable lets go of a real object. That may be the end of it: a finalizer of the program's then runs here and
     not at the end of the region."""
-    if (isinstance(value, ObjectValue) and value.obj is not None and value.source is not None
+    if (value is not None and value.is_object and value.obj is not None and value.source is not None
         and not value.source.watched):
         if isinstance(lookup(type(value.obj), "__del__")[1], types.FunctionType):
             raise Unsupported(f"{value.describe()}, which has a finalizer, is let go of", kind="finalizer")
@@ -211,7 +210,7 @@ def delete_attr(f: Frame, i: Instr) -> None:
 def load_super_attr(f: Frame, i: Instr) -> None:
     name, is_method, two_args = i.arg
     owner, cls, factory = f.pop(), f.pop(), f.pop()
-    if isinstance(factory, ClassValue) and factory.obj is super:
+    if factory.as_class is super:
         value = SuperValue(cls.const(f.s), owner).getattr(f.s, name)
     else:
         value = factory.call(f.s, [cls, owner] if two_args else [], {}).getattr(f.s, name)

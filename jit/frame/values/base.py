@@ -62,6 +62,15 @@ class Value:
     is_tensor = False
     can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside
+    builtin: type | None = None  # of a container: the type that its class is, or is derived from
+    is_sequence = False  # a list, tuple, deque or bytearray
+    is_slice = False
+    is_leaf = False  # what ``is_leaf`` says of the object: a Constant
+    is_object = False  # what answers as its class says, which is known
+    as_class: type | None = None  # of a class: what it is
+    is_function = False  # a function in Python
+    is_code = False  # a function, class or module, of which globals and caches ask which one it is
+    is_cell = False
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
     def pytype(self, s: Session) -> type:
@@ -139,6 +148,42 @@ class Value:
         raise Unsupported(f"len() of {self.describe()}", kind="special-method")
 
     def truth(self, s: Session) -> bool:
+        return True
+
+    # -- what a ``yield from`` or an ``await`` goes through
+
+    def awaited(self, s: Session) -> Value | None:
+        """The iterator that ``await self`` sends to, where no ``__await__`` is asked for it."""
+        return None
+
+    def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
+        """``self.send(sent)``, or ``next(self)`` for None -> (what comes, anything), or (None, result) at the end."""
+        try:
+            value = (self.call_special(s, "__next__", []) if sent.is_none else self.call_method(s, "send", [sent]))
+        except Raised as raised:
+            if not s.is_exception(raised.value, StopIteration):
+                raise
+            return None, next(iter(raised.value.init_args), s.from_python(None))
+        return value, sent
+
+    def throw_into(self, s: Session, error: Value) -> Value:
+        """``self.throw(error)``; without ``throw`` the exception is raised where it is delegated from."""
+        if not self.has_method(s, "throw"):
+            raise Raised(error)
+        return self.call_method(s, "throw", [error])
+
+    def close_delegate(self, s: Session) -> None:
+        """A GeneratorExit closes it, and is then raised where it is delegated from."""
+        if self.has_method(s, "close"):
+            self.call_method(s, "close", [])
+
+    def has_method(self, s: Session, name: str) -> bool:
+        try:
+            self.getattr(s, name)
+        except Raised as raised:
+            if s.is_exception(raised.value, AttributeError):
+                return False
+            raise
         return True
 
     def is_callable(self, s: Session) -> bool:
@@ -335,6 +380,10 @@ class Value:
         if self.source is not None:
             s.guards.add(self.source, facts.identity(obj))
         return ("object", id(obj))
+
+    def several(self, s: Session) -> list[Value]:
+        """The elements of a tuple, or this alone."""
+        return [self]
 
     def nested(self, s: Session) -> list[Value] | None:
         """The values that it is made of as an argument of a tensor operation: of a list, a tuple or a slice."""

@@ -8,7 +8,6 @@ from ..tables import new_value, on_call
 from .base import Raised, Value
 from .constant import Constant, repeat_count
 from .containers import SequenceValue, TupleValue
-from .slices import SliceValue
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -66,12 +65,12 @@ class ByteArrayValue(SequenceValue):
         return self.apply(s, lambda real: op.fn(real, given)).const(s)
 
     def plain_setitem(self, s: Session, key: Value, value) -> None:
-        index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
+        index = key.as_slice(s) if key.is_slice else key.const(s)
         given = plain(s, value)
         self.apply(s, lambda real: real.__setitem__(index, given))
 
     def delitem(self, s: Session, key: Value) -> None:
-        index = key.as_slice(s) if isinstance(key, SliceValue) else key.const(s)
+        index = key.as_slice(s) if key.is_slice else key.const(s)
         self.apply(s, lambda real: real.__delitem__(index))
 
     def plain_contains(self, s: Session, item: Value) -> bool | None:
@@ -105,9 +104,9 @@ class ByteArrayMethod(Value):
 
 def plain(s: Session, value):
     """A constant, or the constants of a sequence."""
-    if isinstance(value, ByteArrayValue):
+    if value.builtin is bytearray:
         return value.real(s)
-    return TupleValue(value.items_list(s)).const(s) if isinstance(value, SequenceValue) else value.const(s)
+    return TupleValue(value.items_list(s)).const(s) if value.is_sequence else value.const(s)
 
 
 @on_call(bytearray)

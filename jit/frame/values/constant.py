@@ -46,7 +46,7 @@ def is_c_enum(obj: object) -> bool:
 class Constant(Value):
     """A plain immutable object. From outside, its value is guarded when it is first used."""
 
-    is_plain = can_wait = True
+    is_plain = is_leaf = can_wait = True
 
     def __init__(self, value: object, source: Source | None = None) -> None:
         self.value, self.source = value, source

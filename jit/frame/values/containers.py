@@ -18,7 +18,6 @@ from .c_methods import METHODS, arity, refuse_arguments
 from .constant import Constant, is_leaf, repeat_count
 from .iterators import SequenceIterator
 from .objects import HashedAs, ObjectValue
-from .slices import SliceValue
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
@@ -165,6 +164,8 @@ class ContainerValue(ObjectValue):
 class SequenceValue(ContainerValue):
     """Lists, tuples and deques. ``elements`` is filled from the real object at first use."""
 
+    is_sequence = True
+
     def __init__(self, elements: list[Value] | None = None, cls=None, obj: object = None,
                  source: Source | None = None) -> None:
         super().__init__(cls or self.builtin, obj, source)
@@ -264,7 +265,7 @@ class SequenceValue(ContainerValue):
         return index % n
 
     def plain_getitem(self, s: Session, key: Value) -> Value:
-        if isinstance(key, SliceValue):
+        if key.is_slice:
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
         found = self.single(s, key.index(s))
@@ -279,7 +280,7 @@ class SequenceValue(ContainerValue):
         return type(self)(elements)
 
     def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
-        if self.builtin is not getattr(other, "builtin", None):
+        if self.builtin is not other.builtin:
             name = self.builtin.__name__
             raise Raised(s.exception(TypeError(
                 f'can only concatenate {name} (not "{type_name(other.pytype(s))}") to {name}')))
@@ -289,7 +290,7 @@ class SequenceValue(ContainerValue):
         return self.like(self.load(s) * repeat_count(s, times))
 
     def plain_compare(self, s: Session, op, other: Value) -> bool | None:
-        if self.builtin is not getattr(other, "builtin", None):
+        if self.builtin is not other.builtin:
             return None
         x, y = self.load(s), other.load(s)
         if op.equality is not None:
@@ -322,12 +323,12 @@ class ListValue(SequenceValue):
 
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         elements = self.load(s)
-        if isinstance(key, SliceValue):
+        if key.is_slice:
             new, step = list(elements), key.parts[2]
-            extended = not (isinstance(step, Constant) and step.const(s) in (None, 1))
+            extended = not (step.is_leaf and step.const(s) in (None, 1))
             it = iterate(s, value, "must assign iterable to extended slice" if extended
                          else "can only assign an iterable")
-            values = value.items_list(s) if isinstance(value, ContainerValue) else it.items_list(s)
+            values = value.items_list(s) if value.builtin else it.items_list(s)
             try:
                 new[key.as_slice(s)] = values
             except ValueError as error:
@@ -377,15 +378,15 @@ class ListValue(SequenceValue):
 
     def delitem(self, s: Session, key: Value) -> None:
         new = list(self.load(s))
-        if not isinstance(key, SliceValue):
+        if not key.is_slice:
             self.check_index(s, key)
-        index = key.as_slice(s) if isinstance(key, SliceValue) else key.index(s)
+        index = key.as_slice(s) if key.is_slice else key.index(s)
         try:
             del new[index]
         except IndexError as error:
             raise Raised(s.exception(error)) from None
         s.set_elements(self, new)
-        self.changed(s, list.__delitem__, [key if isinstance(key, SliceValue) else Constant(index)])
+        self.changed(s, list.__delitem__, [key if key.is_slice else Constant(index)])
 
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
@@ -403,6 +404,9 @@ class TupleValue(SequenceValue):
     """Tuples, namedtuples, ``torch.Size`` and other tuple subclasses."""
 
     builtin = tuple
+
+    def several(self, s: Session) -> list[Value]:
+        return self.items_list(s)
 
     def like(self, elements: list[Value]) -> Value:
         return TupleValue(elements, torch.Size if self.cls is torch.Size else tuple)

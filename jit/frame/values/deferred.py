@@ -109,9 +109,9 @@ class Deferred(Value):
         return len(self.example) if self.is_tuple() else self.needed()
 
     def getitem(self, s: Session, key: Value) -> Value:
-        if self.is_tuple() and isinstance(key, SliceValue) and key.is_const():
+        if self.is_tuple() and key.is_slice and key.is_const():
             return TupleValue([self.part(s, operator.getitem, k) for k in range(len(self.example))[key.const(s)]])
-        if (not self.is_tuple() or not isinstance(key, Constant) or type(key.value) is not int
+        if (not self.is_tuple() or not key.is_leaf or type(key.value) is not int
             or not -len(self.example) <= key.value < len(self.example)):
             self.needed()
         return self.part(s, operator.getitem, key.const(s))

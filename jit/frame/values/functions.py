@@ -30,6 +30,7 @@ class CellValue(Value):
     """A closure cell. ``contents`` is None while it is unset or, with ``real``, not read yet."""
 
     UNSET = object()
+    is_cell = True
 
     def __init__(self, contents: object = UNSET, real: types.CellType | None = None,
                  source: Source | None = None) -> None:
@@ -58,7 +59,7 @@ class CellValue(Value):
                 raise Unsupported("a cell from outside is emptied", kind="cell")
             if not self.source.watched:
                 for other in list(s.heap.by_object.values()):
-                    if (isinstance(other, CellValue) and other is not self
+                    if (other.is_cell and other is not self
                         and other.source is not None and not other.source.watched):
                         s.guards.add(self.source, facts.Distinct(other.source))
             s.effect(setattr, [self, Constant("cell_contents"), value])
@@ -83,6 +84,8 @@ class CellValue(Value):
 
 class FunctionValue(ObjectValue):
     """A Python function: a real one, or one made by MAKE_FUNCTION while capturing (``obj`` is None)."""
+
+    is_function = is_code = True
 
     def __init__(self, fn: Callable | None = None, source: Source | None = None, *, code: types.CodeType | None = None,
                  globals: dict[str, object] | None = None, defaults: Value | None = None,
@@ -347,10 +350,11 @@ class ClassValue(ObjectValue):
     """A class. Calling it makes an instance by ``__new__`` and ``__init__``, or through a table for classes written in
     C."""
 
-    is_plain = True
+    is_plain = is_code = True
 
     def __init__(self, cls, source: Source | None = None) -> None:
         super().__init__(type(cls), cls, source)
+        self.as_class = cls
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         """Written in C, such as ``int | None``: of constants."""
@@ -526,6 +530,8 @@ def builtin_itself(s: Session, value: Value, raw: object, name: str, cls: type) 
 class BuiltinValue(Value):
     """A function implemented in C, or a slot wrapper: looked up in the tables when called."""
 
+    is_code = True
+
     def __init__(self, fn: object, source: Source | None = None) -> None:
         self.fn, self.source = fn, source
 
@@ -607,6 +613,8 @@ class PartialValue(ObjectValue):
 class PyModuleValue(Value):
     """A Python module: its attributes are its globals."""
 
+    is_code = True
+
     def __init__(self, module: object, source: Source | None = None) -> None:
         self.module, self.source = module, source
 
@@ -683,8 +691,8 @@ class SuperValue(Value):
 
     def getattr(self, s: Session, name: str) -> Value:
         owner = self.owner
-        as_class = isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls)
-        start, through = (owner.obj, through_class) if as_class else (owner.pytype(s), through_object)
+        as_class = owner.as_class is not None and issubclass(owner.as_class, self.cls)
+        start, through = (owner.as_class, through_class) if as_class else (owner.pytype(s), through_object)
         mro = start.__mro__
         s.inherits(start, self.cls)
         for c in mro[mro.index(self.cls) + 1:]:

@@ -23,7 +23,7 @@ from .constant import Previous
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .containers import TupleValue
-from .functions import CellValue, ClassValue, FunctionValue
+from .functions import CellValue, FunctionValue
 from .iterators import IteratorValue
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class GeneratorValue(IteratorValue):
             values.append(NULL if obj is native().EMPTY_SLOT else s.wrap_cell(obj, item(i)) if is_cell
                           else s.wrap(obj, item(i)))
         variables = dict(zip(decoded.names, values))
-        cells = {n: v for n, v in variables.items() if isinstance(v, CellValue)}
+        cells = {n: v for n, v in variables.items() if v.is_cell}
         fn = FunctionValue(code=code, globals=namespace, closure=tuple(cells[n] for n in code.co_freevars),
                            qualname=self.obj.__qualname__)
         frame = Frame(s, fn, {n: v for n, v in variables.items() if v is not NULL and n not in cells})
@@ -126,7 +126,7 @@ class GeneratorValue(IteratorValue):
         first = self.state == "created"
         s.set_field(self, "state", "running")
         depth = len(s.current_exception)
-        s.current_exception += [v.handled for v in frame.stack if isinstance(v, Previous)]
+        s.current_exception += [v.handled for v in frame.stack if v.handled]
         try:
             if error is not None and not first:
                 yielded = self.throw_into_delegate(s, error)
@@ -161,6 +161,21 @@ class GeneratorValue(IteratorValue):
                 s.frames.pop()
             del s.current_exception[depth:]
 
+    def awaited(self, s: Session) -> Value | None:
+        self.load(s)
+        is_awaitable = self.frame is not None and self.frame.fn.code.co_flags & inspect.CO_ITERABLE_COROUTINE
+        return self if is_awaitable else None
+
+    def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
+        return self.resume(s, sent), self.result
+
+    def throw_into(self, s: Session, error: Value) -> Value:
+        value = self.resume(s, None, error)
+        return value if value is not None else stop(s, self.result)
+
+    def close_delegate(self, s: Session) -> None:
+        GeneratorMethod(self, "close").call(s, [], {})
+
     def delegate(self) -> Value | None:
         """What a ``yield from`` is waiting for where it is suspended, or None."""
         after = self.frame.instructions[self.frame.pc]
@@ -176,9 +191,9 @@ class GeneratorValue(IteratorValue):
         if receiver is not None:
             try:
                 if s.is_exception(error, GeneratorExit):
-                    close_delegate(s, receiver)
+                    receiver.close_delegate(s)
                 else:
-                    value = throw_into(s, receiver, error)
+                    value = receiver.throw_into(s, error)
                     if value is not None:
                         return value
             except Raised as raised:
@@ -293,7 +308,7 @@ class GeneratorValue(IteratorValue):
                 value = None
             slots.append(empty if value is None else value)
         for value in frame.stack[:-1] if suspended else []:
-            if isinstance(value, Previous):
+            if value.handled:
                 value, handled = handled, value.handled
             slots.append(empty if value is NULL else value)
         position = frame.instructions[frame.pc - 1].offset if suspended else self.start()
@@ -345,6 +360,9 @@ class CoroutineValue(GeneratorValue):
 
     def iter(self, s: Session) -> Value:
         raise Raised(s.exception(TypeError("'coroutine' object is not iterable")))
+
+    def awaited(self, s: Session) -> Value | None:
+        return self
 
     def getattr(self, s: Session, name: str) -> Value:
         if name == "__await__":
@@ -403,35 +421,6 @@ def _finished(cls):
     return iterator
 
 
-def throw_into(s: Session, receiver: Value, error: Value) -> Value:
-    """``receiver.throw(error)`` for what a ``yield from`` waits for; one without ``throw`` has the exception raised at
-    the yield."""
-    if isinstance(receiver, GeneratorValue):
-        value = receiver.resume(s, None, error)
-        return value if value is not None else stop(s, receiver.result)
-    if isinstance(receiver, IteratorValue) or not has_method(s, receiver, "throw"):
-        raise Raised(error)
-    return receiver.call_method(s, "throw", [error])
-
-
-def close_delegate(s: Session, receiver: Value) -> None:
-    """A GeneratorExit closes what a ``yield from`` waits for, and is then raised at the yield."""
-    if isinstance(receiver, GeneratorValue):
-        GeneratorMethod(receiver, "close").call(s, [], {})
-    elif not isinstance(receiver, IteratorValue) and has_method(s, receiver, "close"):
-        receiver.call_method(s, "close", [])
-
-
-def has_method(s: Session, receiver, name: str) -> bool:
-    try:
-        receiver.getattr(s, name)
-    except Raised as raised:
-        if s.is_exception(raised.value, AttributeError):
-            return False
-        raise
-    return True
-
-
 def stop(s: Session, result: Value) -> NoReturn:
     """Raise StopIteration with a generator's result."""
     raise Raised(s.exception(StopIteration, [] if result.is_none else [result]))
@@ -452,7 +441,7 @@ def no_stop_iteration(s: Session, code: types.CodeType, error: Value) -> Value:
 def thrown(s: Session, args: list[Value]) -> Value:
     """The exception that ``throw(type_or_instance, value, traceback)`` raises."""
     first, given = args[0], args[1] if len(args) > 1 else Constant(None)
-    if not isinstance(first, ClassValue):
+    if first.as_class is None:
         return first
     cls = first.const(s)
     if not issubclass(cls, BaseException):
@@ -462,7 +451,7 @@ def thrown(s: Session, args: list[Value]) -> Value:
         return given
     if given.is_none:
         return first.call(s, [], {})
-    return first.call(s, given.items_list(s) if isinstance(given, TupleValue) else [given], {})
+    return first.call(s, given.several(s), {})
 
 
 class GeneratorMethod(Value):

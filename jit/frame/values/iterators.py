@@ -38,6 +38,12 @@ class IteratorValue(Value):
     def iter(self, s: Session) -> Value:
         return self
 
+    def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
+        return (self.next(s), Constant(None)) if sent.is_none else super().send(s, sent)
+
+    def has_method(self, s: Session, name: str) -> bool:
+        return False  # neither throw nor close
+
     def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
     from ..source import Source
-from .containers import ContainerValue, TupleValue
+from .containers import ContainerValue
 
 
 class DictValue(ContainerValue):
@@ -109,7 +109,7 @@ class DictValue(ContainerValue):
 
     def key_of(self, entry: tuple[Value, ...]) -> object:
         key = entry[0]
-        return key.value if isinstance(key, Constant) else next((k for k, v in self.entries.items() if v[0] is key),
+        return key.value if key.is_leaf else next((k for k, v in self.entries.items() if v[0] is key),
                                                                 None)
 
     def get_constant(self, s: Session, key: object) -> Value | None:
@@ -147,7 +147,7 @@ class DictValue(ContainerValue):
         return DictIterator(self, "keys")
 
     def plain_getitem(self, s: Session, key: Value) -> Value:
-        if key.is_const() and not isinstance(key, TupleValue):
+        if key.is_const() and key.builtin is not tuple:
             found = self.get_constant(s, key.hash_key(s))
             if found is not None:
                 return found
@@ -163,7 +163,7 @@ class DictValue(ContainerValue):
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         symbolic = isinstance(key, DimValue)
         if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic
-            or isinstance(key, Constant)):
+            or key.is_leaf):
             self.pytype(s)
             s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
             self.changed(s, dict.__setitem__, [key, value])
@@ -266,7 +266,7 @@ def dict_of_pairs(s: Session, pairs) -> DictValue:
 
 def mapping_items(s: Session, mapping) -> list:
     """(key, value) pairs of a mapping value."""
-    if isinstance(mapping, DictValue):
+    if mapping.builtin is dict:
         return [(k, v) for k, v in mapping.load(s).values()]
     try:
         keys = mapping.call_method(s, "keys").items_list(s)

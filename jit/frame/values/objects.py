@@ -54,7 +54,7 @@ class ObjectValue(Value):
     """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its
     instance dictionary with what the captured code has read or written so far."""
 
-    is_data = False
+    is_data, is_object = False, True
 
     def __init__(self, cls: type, obj: object = None, source: Source | None = None) -> None:
         self.cls, self.obj, self.source = cls, obj, source
@@ -160,7 +160,7 @@ class ObjectValue(Value):
             if self.source is not None and first.source is not None:
                 s.guards.add(src.InstanceDict(self.source), facts.Same(src.InstanceDict(first.source)))
             self.attrs = first.attrs
-        elif first is self and isinstance(s.heap.by_object.get(id(real)), ObjectValue):
+        elif first is self and id(real) in s.heap.by_object:
             raise Unsupported("an object whose attributes are in a dictionary that is used otherwise", kind="attribute")
         return real
 

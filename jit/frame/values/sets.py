@@ -127,7 +127,7 @@ class SetValue(ContainerValue):
     @staticmethod
     def wanted(s: Session, item: Value) -> object:
         """What stands for a value that is looked for: for a set, a frozenset of its elements."""
-        return frozenset(item.load(s)) if isinstance(item, SetValue) else item.hash_key(s)
+        return frozenset(item.load(s)) if item.builtin in (set, frozenset) else item.hash_key(s)
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
@@ -135,7 +135,7 @@ class SetValue(ContainerValue):
         return SetValue(self.combined(s, op, b), self.cls if self.cls in (set, frozenset) else self.builtin)
 
     def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
-        if op.symbol not in "&|-^" or self.builtin is not set or not isinstance(other, SetValue):
+        if op.symbol not in "&|-^" or self.builtin is not set or other.builtin not in (set, frozenset):
             return None
         self.update(s, self.combined(s, op, other), getattr(set, op.inplace), [other])
         return self
@@ -218,7 +218,7 @@ class DictView(Value):
         if self.what == "keys":
             return self.mapping.plain_contains(s, item)
         if self.what == "items":
-            pair = item.load(s) if isinstance(item, TupleValue) else ()
+            pair = item.load(s) if item.builtin is tuple else ()
             found = self.mapping.load(s).get(pair[0].hash_key(s)) if len(pair) == 2 else None
             return found is not None and same_or_equal(s, found[1], pair[1])
         return None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class SliceValue(Value):
     """A slice of values."""
 
+    is_slice = True
+
     def __init__(self, start: Value, stop: Value, step: Value) -> None:
         self.parts = (start, stop, step)
 
@@ -119,7 +121,7 @@ class RangeValue(Value):
         return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
 
     def getitem(self, s: Session, key: Value) -> Value:
-        if isinstance(key, SliceValue):
+        if key.is_slice:
             return RangeValue(self.const(s)[key.as_slice(s)])
         if not key.has_index(s):
             raise Raised(s.exception(TypeError("range indices must be integers or slices, not "
