@@ -24,7 +24,7 @@ from .values.sets import SetValue
 from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue
-from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout
+from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout, is_static_function
 
 if TYPE_CHECKING:
     from .session import Session
@@ -207,7 +207,7 @@ class Calls:
         if owner.is_tensor or (issubclass(raw.__objclass__, torch_private.TensorBase)
                                               and self.s.tracer.supports(raw)):
             return self.s.torch_call(raw, args, kwargs)
-        if isinstance(owner, ObjectValue):
+        if owner.is_object:
             return owner.builtin_method(self.s, raw, args[1:], kwargs)
         if owner.is_const():
             return Constant(owner.const(self.s)).getattr(self.s, raw.__name__).call(self.s, args[1:], kwargs)
@@ -221,19 +221,19 @@ class Calls:
         if inspect.isabstract(cls):
             return self.fold_error(cls, args, kwargs)
         new = self.s.class_lookup(cls, "__new__")[1]
-        if isinstance(new, staticmethod) and isinstance(new.__func__, types.FunctionType):
+        if is_static_function(new):
             instance = self.s.wrap_raw(new.__func__).call(self.s, [cls_value, *args], kwargs)
-            if not isinstance(instance, ObjectValue) or not issubclass(instance.cls, cls):
+            if not instance.is_object or not issubclass(instance.cls, cls):
                 return instance
         else:
             instance = self.allocate(cls, args, kwargs)
-        init = self.s.class_lookup(cls, "__init__")[1]
-        if isinstance(init, types.FunctionType):
-            self.s.bound_method(self.s.wrap_class_attr(cls, "__init__"), instance).call(self.s, args, kwargs)
+        init, written = self.s.class_lookup(cls, "__init__")[1], self.s.function_of_class(cls, "__init__")
+        if written is not None:
+            self.s.bound_method(written, instance).call(self.s, args, kwargs)
         elif not hasattr(init, "__objclass__"):
             raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}",
                               kind="instantiate", hint="make the object outside the compiled function")
-        elif init is not None and init is not object.__init__ and not isinstance(instance, TupleValue):
+        elif init is not None and init is not object.__init__ and instance.builtin is not tuple:
             BuiltinMethod(instance, init).call(self.s, args, kwargs)
         elif (args or kwargs) and init is object.__init__ and self.s.class_lookup(cls, "__new__")[1] is object.__new__:
             raise Unsupported(f"{cls.__name__}() takes no arguments", kind="argument-error")
@@ -279,11 +279,10 @@ class Calls:
 
 def makes_group(cls, args: list[Value]) -> bool:
     """Whether ``cls(*args)``, of an exception group, raises nothing and gives an object of just that class."""
-    if cls is not ExceptionGroup or len(args) != 2 or not isinstance(args[0],
-                                                                     Constant) or not isinstance(args[0].value, str):
+    if cls is not ExceptionGroup or len(args) != 2 or not args[0].is_leaf or not isinstance(args[0].value, str):
         return False
-    parts = args[1]._elements if isinstance(args[1], (ListValue, TupleValue)) else None
-    return bool(parts) and all(isinstance(v, ObjectValue) and issubclass(v.cls, Exception) for v in parts)
+    parts = args[1]._elements if args[1].builtin in (list, tuple) else None
+    return bool(parts) and all(v.is_exception(Exception) for v in parts)
 
 
 def class_method(cls: type, name: str) -> object:

@@ -35,7 +35,6 @@ from ..graph.foreign import is_foreign
 from ..runtime import facts, names
 from .session import Session
 from .values.base import Raised
-from .values.constant import Constant
 from .values.functions import FunctionValue
 from .values.objects import ModuleObject
 from .values.tensor import TensorValue
@@ -254,7 +253,7 @@ class Capture:
         """An exception leaves the frame: eager code raises it, with the user's traceback."""
         cls = raised.value.cls.__name__
         args = getattr(raised.value, "init_args", ())
-        text = ": " + ", ".join(str(a.value) for a in args if isinstance(a, Constant)) if args else ""
+        text = ": " + ", ".join(str(a.value) for a in args if a.is_leaf) if args else ""
         return NeedsEager(f"the program raises {cls}{text}", kind="raises")
 
     # -- finishing ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..runtime import names, native
 from ..runtime.numbers import unpack
 from .capture import Captured, capture
 from .dynamic import Dynamic
-from .numbers import Integers, has_float
+from .numbers import Integers, is_half
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -88,12 +88,11 @@ class Settings:
             plan = bind(pinned)
             sources = [x for i, x in enumerate(sources) if i not in pinned]
         call = getattr(plan, "native", plan)
-        origins = session.tracer.env.origins
-        integers = [origins[name] if origins[name][1].startswith("float") else origins[name][0] for name in binding]
-        floats = has_float(integers)
+        origins = [session.tracer.env.origins[name] for name in binding]
+        floats = any(is_half(origin[1]) for origin in origins)
         if not isinstance(call, native().Plan):
             call = native().Unhooked(unpacked(call) if floats else call)  # a backend's Python is not the program's
-        return call, sources + ([Integers(integers)] if floats else integers)
+        return call, sources + ([Integers(origins)] if floats else [origin[0] for origin in origins])
 
     def resume_function(self, fn: Resumed, resume: Resume, compiled: bool):
         """The function that goes on after a break in ``fn``; one per place, captured on its own if ``compiled``."""

@@ -9,7 +9,6 @@ from .decode import decode
 from .values.base import Raised, Value
 from .values.constant import Constant
 from .values.functions import CellValue, FunctionValue
-from .values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from .canonical import Instr
@@ -160,7 +159,7 @@ class Frame:
     def set_context(self, error: Value) -> None:
         """What CPython does when an exception is first raised: the one being handled becomes its context."""
         s = self.s
-        if isinstance(error, ObjectValue) and not error.was_raised:
+        if error.is_object and not error.was_raised:
             s.set_field(error, "was_raised", True)
             handled = s.current_exception[-1] if s.current_exception else None
             if handled is not None and handled is not error and "__context__" not in error.attrs and error.obj is None:

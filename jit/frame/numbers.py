@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..runtime.numbers import load_numbers
 from .values.base import Value
-from .values.constant import Constant
-from .values.numbers import DimValue
-from .values.numbers import FloatValue
 
 if TYPE_CHECKING:
     from .emit import Emitter
@@ -55,9 +52,7 @@ class NumberProgram:
 
     def value(self, v: Value) -> int | None:
         """A symbolic float, an integer or a constant."""
-        if isinstance(v, DimValue):
-            return self.row("number", self.argument(v))
-        if isinstance(v, Constant):
+        if v.is_leaf:
             return self.const(v.value)
         key = ("value", v.identity())
         if key not in self.known:
@@ -75,18 +70,15 @@ class Integers:
     """The integers of a plan some of which are halves of symbolic floats, as one argument.
 
     Args:
-        origins: per integer its source, or (symbolic float, "float_low" | "float_high").
+        origins: per integer (its source, what it is of that), or (symbolic float, "float_low" | "float_high").
     """
 
     def __init__(self, origins: list) -> None:
         self.program = NumberProgram()
         self.results = []
-        for origin in origins:
-            if isinstance(origin, tuple):
-                value, kind = origin
-                self.results.append(("low" if kind == "float_low" else "high", self.program.value(value)))
-            else:
-                self.results.append(("int", self.program.argument(origin)))
+        for origin, kind, *_ in origins:
+            self.results.append((kind.removeprefix("float_"), self.program.value(origin)) if is_half(kind)
+                                else ("int", self.program.argument(origin)))
 
     def emit(self, e: Emitter) -> None:
         program = self.program
@@ -94,6 +86,6 @@ class Integers:
                           [functools.partial(a.emit, e) for a in program.arguments])
 
 
-def has_float(origins: list) -> bool:
-    """Whether an integer in the list is half of a symbolic float."""
-    return any(isinstance(o, tuple) and isinstance(o[0], FloatValue) for o in origins)
+def is_half(kind: str) -> bool:
+    """Whether an integer of a kind is half of a symbolic float."""
+    return kind.startswith("float_")

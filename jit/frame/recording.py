@@ -18,9 +18,7 @@ from . import source as src
 from .tensor_guards import check_supported, guard_tensor
 from .values import batched
 from .values.base import Raised, Value
-from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
-from .values.mappings import DictValue
 from .values.deferred import defer
 from .values.numbers import FloatValue
 from .values.lifting import lift
@@ -181,10 +179,10 @@ class Recording:
 
     def operand(self, value):
         """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""
-        if isinstance(value, FloatValue):
+        if value.symbolic is float:
             return self.float_operand(value)
         elements = value.load(self.s) if type(value) is ListValue and value.obj is None else ()
-        if any(isinstance(v, FloatValue) for v in elements):
+        if any(v.symbolic is float for v in elements):
             return [self.operand(v) for v in elements]
         return value.lower(self.s)
 
@@ -207,5 +205,5 @@ def has_own_class(value) -> bool:
     """Whether a container is of a class derived from the builtin one, or a number of an enumeration."""
     if type(value) in (ListValue, TupleValue) and value.cls is value.builtin and value._elements is not None:
         return any(map(has_own_class, value._elements))
-    return (isinstance(value, Constant) and isinstance(value.value, enum.Enum)
-            or isinstance(value, (TupleValue, ListValue, DictValue)) and value.cls is not value.builtin)
+    return (value.is_leaf and isinstance(value.value, enum.Enum)
+            or value.builtin in (tuple, list, dict) and value.cls is not value.builtin)

@@ -88,6 +88,7 @@ class Session(Makers):
         self.wrap_key, self.wrap_cell, self.from_python = self.heap.wrap_key, self.heap.wrap_cell, self.heap.from_python
         self.class_lookup, self.wrap_class_attr = self.lookups.class_lookup, self.lookups.wrap_class_attr
         self.inherits, self.bound_method = self.lookups.inherits, self.lookups.bound_method
+        self.function_of_class = self.lookups.function_of_class
         self.torch_call, self.record, self.inline = self.recording.torch_call, self.recording.record, self.calls.inline
 
     def close(self) -> None:
@@ -114,11 +115,10 @@ class Session(Makers):
 
     def exception(self, error: Exception | BaseException | type, args: list[Value] | None = None) -> ObjectValue:
         """An exception value from a real exception, or from a class and argument values."""
-        cls = error if isinstance(error, type) else type(error)
+        cls, given = (error, ()) if isinstance(error, type) else (type(error), error.args)
         value = ObjectValue(cls)
         value.init_args = tuple(args) if args is not None else tuple(
-            self.from_python(a) if is_leaf(a) or isinstance(a, tuple) else Constant(str(a))
-            for a in (() if isinstance(error, type) else error.args))
+            self.from_python(a) if is_leaf(a) or isinstance(a, tuple) else Constant(str(a)) for a in given)
         if isinstance(error, AttributeError) and error.name is not None:
             value.attrs["name"] = Constant(error.name)
         return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
@@ -41,11 +40,10 @@ def invoke(f: Frame, callee: Value, args: list[Value], kwargs: dict[str, Value])
 def call_directly(s: Session, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call whose result is the result of the Python function that it enters: a break in there can be resumed in
     there."""
-    if isinstance(callee, ObjectValue) and type(callee).call is ObjectValue.call:
-        cls = callee.pytype(s)
-        found, raw, owner = s.class_lookup(cls, "__call__")
-        if isinstance(raw, types.FunctionType):
-            callee = callee.bind(s, raw, "__call__")
+    if type(callee).call is ObjectValue.call:
+        function = s.function_of_class(callee.pytype(s), "__call__")
+        if function is not None:
+            callee = s.bound_method(function, callee)
     while type(callee) is MethodValue:
         args = [callee.owner, *args]
         callee = callee.fn

@@ -96,10 +96,10 @@ def set_(s: Session, variable: ObjectValue, args: list[Value], kwargs: dict[str,
 
 @on_method((ContextVar, "reset"))
 def reset(s: Session, variable: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if kwargs or len(args) != 1 or not isinstance(args[0], ObjectValue) or args[0].cls is not Token:
+    if kwargs or len(args) != 1 or not args[0].is_object or args[0].cls is not Token:
         raise Unsupported("these arguments of ContextVar.reset", kind="argument-error")
     (token,), var = args, variable.pin(s)
-    if isinstance(token, TokenValue):
+    if token.is_new:
         if token.used or token.variable.obj is not var:
             raise Unsupported("a reset of a ContextVar that raises", kind="argument-error")
         before = token.before
@@ -135,7 +135,7 @@ def _reduced(s: Session, effects) -> list:
             first.setdefault(variable.obj, fn.gives)
             if not fn.gives.used:
                 kept.add(variable.obj)
-        elif not isinstance(other, TokenValue):
+        elif not other.is_new:
             kept.add(variable.obj)
     kept |= {var for var, token in first.items() if s.states.now[CONTEXT, var] is not token.before}
     return [e for e in effects if e[2] is not CONTEXT or e[1][0].obj in kept]

@@ -10,7 +10,6 @@ from ...errors import Unsupported
 from ..tables import on_call
 from ..tracked_state import TrackedState
 from ..values.constant import Constant
-from ..values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -29,7 +28,7 @@ def modes(s: Session) -> tuple:
 @on_call(PUSH)
 def push(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     mode = args[0]
-    if not isinstance(mode, ObjectValue) or (mode.cls.__module__, mode.cls.__qualname__) != torch_private.INDEX_MODE:
+    if not mode.is_object or (mode.cls.__module__, mode.cls.__qualname__) != torch_private.INDEX_MODE:
         raise Unsupported(f"entering {mode.describe()}, which sees every operation",
                           "compile without it", kind="torch-mode")
     s.states.set(INDEX_MODES, (*modes(s), mode), PUSH, [mode])

@@ -60,6 +60,7 @@ class Value:
     handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
     is_tensor = False
+    symbolic: type | None = None  # of a number that changes between calls: int or float
     can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside
     builtin: type | None = None  # of a container: the type that its class is, or is derived from
@@ -281,6 +282,10 @@ class Value:
         raise Unsupported("dir() of an object", kind="attribute")
 
     # -- numbers
+
+    def at_hand(self, s: Session) -> Any:
+        """The number that it is in this call, as an operand of a symbolic float; None where it cannot be one."""
+        return None
 
     def has_index(self, s: Session) -> bool:
         """Whether it can be the index of a sequence: it has ``__index__``."""

@@ -210,6 +210,9 @@ class Constant(Value):
     def is_numeric(self) -> bool:
         return isinstance(self.value, (int, float, complex, np.generic))
 
+    def at_hand(self, s: Session) -> Any:
+        return self.const(s) if type(self.value) in (int, float, bool) else None
+
     def has_index(self, s: Session) -> bool:
         return hasattr(type(self.value), "__index__")
 

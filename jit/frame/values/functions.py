@@ -473,9 +473,9 @@ class ClassValue(ObjectValue):
         if handler is not None:
             s.calls.guard_kinds(args, kwargs, cls)
             return s.calls.by_table(cls, lambda: handler(s, args, kwargs), args, kwargs)
-        meta_call = s.class_lookup(type(cls), "__call__")[1]
-        if isinstance(meta_call, types.FunctionType):
-            return s.wrap_class_attr(type(cls), "__call__").call(s, [self, *args], kwargs)
+        meta_call = s.function_of_class(type(cls), "__call__")
+        if meta_call is not None:
+            return meta_call.call(s, [self, *args], kwargs)
         return s.calls.instantiate(self, args, kwargs)
 
     def getitem(self, s: Session, key: Value) -> Value:
@@ -665,10 +665,10 @@ class PyModuleValue(Value):
         if raw is None:
             s.lookups.store_global(module.__dict__, name, value)
             return
-        setter = s.class_lookup(type(raw), "__set__")[1]
-        if not isinstance(setter, types.FunctionType):
+        setter = s.function_of_class(type(raw), "__set__")
+        if setter is None:
             raise Unsupported(f"setting {name!r} of {self.describe()}", kind="attribute")
-        s.wrap_raw(setter).call(s, [s.wrap_class_attr(type(module), name), self, value], {})
+        setter.call(s, [s.wrap_class_attr(type(module), name), self, value], {})
 
     def const(self, s: Session) -> object:
         return self.pin(s)

@@ -13,7 +13,6 @@ from .. import source as src
 from ..protocols import same_or_equal
 from .base import Raised, Value, type_name
 from .constant import Constant
-from .numbers import DimValue
 from .iterators import DictIterator
 from .objects import DELETED, ObjectValue
 
@@ -161,7 +160,7 @@ class DictValue(ContainerValue):
         raise Raised(s.exception(KeyError, [key]))
 
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
-        symbolic = isinstance(key, DimValue)
+        symbolic = key.symbolic is int
         if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic
             or key.is_leaf):
             self.pytype(s)

@@ -38,6 +38,8 @@ FUNCTIONS = frozenset([math.sqrt, math.exp, math.log, math.log2, math.log10,
 class DimValue(Value):
     """An integer that depends on the sizes of inputs: a ``jit.graph.dims.Dim``."""
 
+    symbolic = int
+
     def __init__(self, dim) -> None:
         self.dim = dim
 
@@ -68,6 +70,15 @@ class DimValue(Value):
 
     def probed(self, s: Session) -> IntExpr:
         return self.dim
+
+    def at_hand(self, s: Session) -> int:
+        return hint(self.dim)
+
+    def leaves(self) -> list:
+        return [self]
+
+    def row(self, program) -> int:
+        return program.row("number", program.argument(self))
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)
@@ -125,6 +136,8 @@ class FloatValue(Value):
     """A float from ``source``, or ``fn`` (a symbol of an operator or a function) of ``args``. ``value`` is the number
     at hand."""
 
+    symbolic = float
+
     def __init__(self, value: float, source: Source | None = None, fn=None, args=()) -> None:
         self.value, self.source, self.fn, self.args = value, source, fn, tuple(args)
         self.operand = None
@@ -137,7 +150,7 @@ class FloatValue(Value):
 
     def const(self, s: Session) -> Any:
         for leaf in self.leaves():
-            if isinstance(leaf, DimValue) or leaf.source is None and leaf is not self:
+            if leaf.source is None and leaf is not self:
                 leaf.const(s)
             else:
                 s.varying.specialize(leaf.source, leaf.value)
@@ -148,6 +161,8 @@ class FloatValue(Value):
 
     def probed(self, s: Session) -> float:
         return self.value
+
+    at_hand = probed
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return arithmetic(s, op, a, b)
@@ -194,7 +209,7 @@ class FloatValue(Value):
             return [self]
         found: list = []
         for a in self.args:
-            for leaf in a.leaves() if isinstance(a, FloatValue) else [a] if isinstance(a, DimValue) else ():
+            for leaf in a.leaves() if a.symbolic else ():
                 if leaf not in found:
                     found.append(leaf)
         return found
@@ -212,7 +227,7 @@ class FloatValue(Value):
         def text(v: Value):
             if id(v) in names:
                 return names[id(v)]
-            if not isinstance(v, FloatValue):
+            if v.is_leaf:
                 return constant(v.value)
             parts = [text(a) for a in v.args]
             if callable(v.fn):
@@ -225,7 +240,7 @@ class FloatValue(Value):
         """The row of a ``jit.frame.numbers.NumberProgram`` that computes it; None where Python has to."""
         if self.fn is None:
             return program.row("number", program.argument(self))
-        if self.fn == "**" and not any(type(a) is Constant and type(a.value) is float or isinstance(a, FloatValue)
+        if self.fn == "**" and not any(type(a) is Constant and type(a.value) is float or a.symbolic is float
                                        for a in self.args):
             return None  # a power of integers is an integer for other ones
         rows = [program.value(a) for a in self.args]
@@ -288,14 +303,10 @@ def compute(s: Session, fn, args) -> Value | None:
     where the result is no symbolic float."""
     numbers = []
     for a in args:
-        if isinstance(a, FloatValue):
-            numbers.append(a.value)
-        elif isinstance(a, DimValue):
-            numbers.append(hint(a.dim))
-        elif isinstance(a, Constant) and type(a.value) in (int, float, bool):
-            numbers.append(a.const(s))
-        else:
+        number = a.at_hand(s)
+        if number is None:
             return None
+        numbers.append(number)
     try:
         if callable(fn):
             value = fn(*numbers)
@@ -328,7 +339,7 @@ def integer(n) -> Value:
 
 def scalar(s: Session, value: Value):
     """A value as an int, float, bool or Dim for arithmetic; Unsupported if it is not one."""
-    if isinstance(value, DimValue):
+    if value.symbolic is int:
         return value.dim
     if value.is_const():
         return value.const(s)

@@ -90,9 +90,9 @@ class ObjectValue(Value):
 
     def getattr(self, s: Session, name: str) -> Value:
         cls = self.pytype(s)
-        found, getter, owner = s.class_lookup(cls, "__getattribute__")
-        if isinstance(getter, types.FunctionType):
-            return s.wrap_class_attr(cls, "__getattribute__").call(s, [self, Constant(name)], {})
+        getter = s.function_of_class(cls, "__getattribute__")
+        if getter is not None:
+            return getter.call(s, [self, Constant(name)], {})
         try:
             return self.plain_getattr(s, name)
         except Raised as raised:
@@ -223,10 +223,9 @@ class ObjectValue(Value):
         return s.from_python(getattr(s.real_exception(self), name))
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
-        cls = self.pytype(s)
-        found, setter, owner = s.class_lookup(cls, "__setattr__")
-        if isinstance(setter, types.FunctionType):
-            s.bound_method(s.wrap_class_attr(cls, "__setattr__"), self).call(s, [Constant(name), value], {})
+        setter = s.function_of_class(self.pytype(s), "__setattr__")
+        if setter is not None:
+            s.bound_method(setter, self).call(s, [Constant(name), value], {})
         else:
             self.plain_setattr(s, name, value)
 
@@ -258,10 +257,9 @@ class ObjectValue(Value):
             s.effect(object.__setattr__, [self, Constant(name), value])
 
     def delattr(self, s: Session, name: str) -> None:
-        cls = self.pytype(s)
-        found, deleter, owner = s.class_lookup(cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType):
-            s.bound_method(s.wrap_class_attr(cls, "__delattr__"), self).call(s, [Constant(name)], {})
+        deleter = s.function_of_class(self.pytype(s), "__delattr__")
+        if deleter is not None:
+            s.bound_method(deleter, self).call(s, [Constant(name)], {})
         else:
             self.plain_delattr(s, name)
 
@@ -579,7 +577,7 @@ class ObjectValue(Value):
             raise Raised(s.exception(TypeError(f"{type_name(self.cls)}() takes no arguments")))
 
     def add_note(self, s: Session, note) -> Constant:
-        if not (isinstance(note, Constant) and isinstance(note.value, str)):
+        if not (note.is_leaf and isinstance(note.value, str)):
             raise Raised(s.exception(TypeError(f"note must be a str, not '{type_name(note.pytype(s))}'")))
         notes = self.instance_attr(s, "__notes__")
         if notes is None:

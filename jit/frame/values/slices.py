@@ -9,7 +9,7 @@ from ...runtime import facts
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .iterators import RangeIterator
-from .numbers import DimValue, scalar
+from .numbers import scalar
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -118,7 +118,7 @@ class RangeValue(Value):
         return RangeIterator(self.const(s)[::-1])
 
     def contains(self, s: Session, item: Value) -> bool | None:
-        return scalar(s, item) in self.const(s) if not isinstance(item, DimValue) else item.const(s) in self.const(s)
+        return (item.const(s) if item.symbolic is int else scalar(s, item)) in self.const(s)
 
     def getitem(self, s: Session, key: Value) -> Value:
         if key.is_slice:
