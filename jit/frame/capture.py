@@ -252,7 +252,7 @@ class Capture:
     def escaping(self, raised: Raised) -> Unsupported:
         """An exception leaves the frame: eager code raises it, with the user's traceback."""
         cls = raised.value.cls.__name__
-        args = getattr(raised.value, "init_args", ())
+        args = raised.value.init_args
         text = ": " + ", ".join(str(a.value) for a in args if a.is_leaf) if args else ""
         return NeedsEager(f"the program raises {cls}{text}", kind="raises")
 

@@ -77,8 +77,7 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     finally:
         grad_mode.switch_to(s, enabled)
         s.tracer.set_grad_enabled(recording)
-    several = isinstance(result, TupleValue)
-    outputs = list(result.items_list(s)) if several else [result]
+    several, outputs = result.builtin is tuple, result.several(s)
     if _field(s, ctx, "dirty_tensors"):
         raise _break("that changes its arguments in place")
     if not recorded:  # an argument that is returned is a new tensor there
@@ -190,7 +189,7 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
            if not (isinstance(holder, (TensorValue, CellValue)) or holder is ctx.attrs)):
         raise _break("whose backward changes objects that were there before")
     second = "once" if code is _ONCE else "traced" if s.states.uses[GRAD_MODE] == calls else None
-    return (list(result.items_list(s)) if isinstance(result, TupleValue) else [result]), second
+    return result.several(s), second
 
 
 def _reachable(values: list[Value]) -> set:

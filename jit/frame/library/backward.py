@@ -15,7 +15,7 @@ from ...runtime import facts
 from .. import source as src
 from ..tables import on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
 from ..values.constant import Constant
-from ..values.containers import SequenceValue, TupleValue
+from ..values.containers import TupleValue
 from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _is_none(s: Session, value: Value) -> bool:
 
 def _tensors(s: Session, value: Value, what: str) -> list:
     """The tensor values of a tensor or a sequence of them."""
-    values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
+    values = value.items_list(s) if value.is_sequence else [value]
     if not all(v.is_tensor for v in values):
         raise _break(f"{what} that are no tensors")
     return list(values)
@@ -47,7 +47,7 @@ def _tangents(s: Session, value: Value | None, count: int) -> list:
     """A handle or None for each root."""
     if value is None or _is_none(s, value):
         return [None] * count
-    values = value.items_list(s) if isinstance(value, SequenceValue) else [value]
+    values = value.items_list(s) if value.is_sequence else [value]
     if len(values) != count:
         raise _break("another number of gradients than of tensors")
     return [None if _is_none(s, v) else _tensors(s, v, "gradients")[0].handle(s) for v in values]
@@ -144,11 +144,11 @@ def backward(s: Session, tensor: Value, args: list[Value], kwargs: dict[str, Val
 @on_function(torch.autograd.grad)
 def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = _GRAD.bind(*args, **kwargs).arguments
-    if isinstance(given["outputs"], TensorValue) or isinstance(given["outputs"], SequenceValue):
-        roots = _tensors(s, given["outputs"], "outputs")
-    else:
+    outputs, inputs = given["outputs"], given["inputs"]
+    if not (outputs.is_tensor or outputs.is_sequence):
         raise _break("torch.autograd.grad of other things than tensors")
-    wrt = _tensors(s, given["inputs"], "inputs") if isinstance(given["inputs"], (TensorValue, SequenceValue)) else []
+    roots = _tensors(s, outputs, "outputs")
+    wrt = _tensors(s, inputs, "inputs") if inputs.is_tensor or inputs.is_sequence else []
     if not wrt or _flag(s, given.get("is_grads_batched"), False) or not _flag(s, given.get("only_inputs"), True):
         raise _break("torch.autograd.grad with rare options")
     create = _flag(s, given.get("create_graph"), False)

@@ -12,7 +12,6 @@ from ...runtime import facts
 from .. import protocols
 from ..operators import BINARY, COMPARE, DIVMOD
 from ..tables import add_forbidden, add_pure, on_call
-from ..values.byte_arrays import ByteArrayValue
 from ..values.base import Raised, Value, type_name
 from ..values.constant import Constant
 from ..values.numbers import DimValue, integer
@@ -240,7 +239,7 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
         keyed = [(v, v) for v in values]
-    if all(k.is_const() and not isinstance(k, DimValue) for k, v in keyed):
+    if all(k.is_const() and k.symbolic is not int for k, v in keyed):
         known, order, failed = [k.const(s) for k, v in keyed], list(range(len(keyed))), None
         try:
             order.sort(key=known.__getitem__, reverse=backwards)
@@ -349,7 +348,7 @@ on_call(bytes)(lambda s, args, kwargs: s.fold(bytes, [_as_plain(s, a) for a in a
 
 
 def _as_plain(s: Session, value: Value) -> Value:
-    return TupleValue(value.items_list(s)) if isinstance(value, (ListValue, ByteArrayValue)) else value
+    return TupleValue(value.items_list(s)) if value.builtin in (list, bytearray) else value
 
 
 @on_call(abs)

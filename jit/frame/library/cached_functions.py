@@ -23,9 +23,7 @@ from ..states import grad_mode
 from ..tables import on_descriptor, on_method
 from ..values.base import lookup
 from ..values.constant import Constant
-from ..values.numbers import DimValue
-from ..values.containers import TupleValue
-from ..values.functions import BuiltinValue, ClassValue, FunctionValue, MethodValue, PyModuleValue
+from ..values.functions import MethodValue
 from ..values.objects import ObjectValue
 from .records import write_record
 
@@ -109,13 +107,13 @@ def key_of(function: object, args: tuple, kwargs: dict) -> object:
 def real_argument(s: Session, value: Value) -> object:
     """The object that an argument is, guarded to be that one. Raises Unsupported where it is made by the call, or says
     itself what it equals."""
-    if type(value) is Constant or isinstance(value, (DimValue, ClassValue, BuiltinValue, PyModuleValue)):
+    if type(value) is Constant or value.symbolic is int or value.is_code and not value.is_function:
         return value.const(s) if value.is_const() else value.pin(s)
-    if isinstance(value, TupleValue) and value.cls is tuple:
+    if value.builtin is tuple and value.cls is tuple:
         return tuple(real_argument(s, v) for v in value.load(s))
-    if isinstance(value, FunctionValue) and value.obj is not None:
+    if value.is_function and value.obj is not None:
         return value.pin_object(s)
-    if isinstance(value, ObjectValue) and value.obj is not None and not isinstance(value, TupleValue):
+    if value.is_object and value.obj is not None and value.builtin is not tuple:
         cls = value.pytype(s)
         if s.class_lookup(cls, "__hash__")[1] is object.__hash__ and s.class_lookup(cls, "__eq__")[1] is object.__eq__:
             return value.pin(s)
@@ -124,10 +122,10 @@ def real_argument(s: Session, value: Value) -> object:
 
 def refuse_unhashable(s: Session, value: Value) -> None:
     """Raise the program's TypeError for what a cache cannot look up."""
-    if isinstance(value, TupleValue):
+    if value.builtin is tuple:
         for v in value.load(s):
             refuse_unhashable(s, v)
-    elif isinstance(value, ObjectValue) and lookup(value.pytype(s), "__hash__")[1] is None:
+    elif value.is_object and lookup(value.pytype(s), "__hash__")[1] is None:
         value.hash_key(s)
 
 

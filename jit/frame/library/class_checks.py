@@ -17,8 +17,6 @@ from .. import source as src
 from ..tables import on_call, on_function, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import TupleValue
-from ..values.functions import ClassValue
 from ..values.objects import ObjectValue, check_attributes
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ def has_class_of_its_own(s: Session, value: Value, cls) -> bool:
     """Whether an object may say that its ``__class__`` is another one than its type."""
     check_attributes(cls)
     own = s.class_lookup(cls, "__class__")[1] is not object.__dict__["__class__"]
-    return own or isinstance(s.class_lookup(cls, "__getattribute__")[1], types.FunctionType)
+    return own or s.function_of_class(cls, "__getattribute__") is not None
 
 
 @on_method((type, "__instancecheck__"))
@@ -60,7 +58,7 @@ def type_subclasscheck(s: Session, target: Value, args: list[Value], kwargs: dic
 
 
 def _class(s: Session, value: Value) -> type:
-    if not isinstance(value, ClassValue):
+    if value.as_class is None:
         raise Raised(s.exception(TypeError("issubclass() arg 1 must be a class")))
     return value.const(s)
 
@@ -185,7 +183,7 @@ def is_subclass(s: Session, cls, classes: Value) -> bool:
 
 def alternatives(s: Session, classes: Value) -> list[Value] | None:
     """The members of a tuple or a union, any of which is enough; None for all else."""
-    if isinstance(classes, TupleValue):
+    if classes.builtin is tuple:
         return classes.load(s)
     union = classes.real(s)
     if type(union) is not types.UnionType:
@@ -206,9 +204,10 @@ def _target(s: Session, classes: Value, refusal: str) -> type:
 def _ask(s: Session, check: object, name: str, target: type, value: Value) -> bool:
     """The answer of the metaclass."""
     asked = s.wrap(target, src.Const(target))
-    if isinstance(check, types.FunctionType):
-        return s.wrap_class_attr(type(target), name).call(s, [asked, value], {}).truth(s)
-    if check is None or not isinstance(asked, ClassValue):
+    written = s.function_of_class(type(target), name)
+    if written is not None:
+        return written.call(s, [asked, value], {}).truth(s)
+    if check is None or asked.as_class is None:
         raise Unsupported(f"{name} of {asked.describe()}", kind="special-method")
     return asked.builtin_method(s, check, [value], {}).truth(s)
 

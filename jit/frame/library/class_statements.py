@@ -17,10 +17,10 @@ from ..executor import Frame
 from ..tables import on_call
 from ..values.base import Value, lookup
 from ..values.constant import Constant
-from ..values.containers import ListValue, TupleValue
+from ..values.containers import TupleValue
 from ..values.mappings import DictValue, mapping_items
-from ..values.functions import BuiltinValue, CellValue, ClassValue, FunctionValue
-from ..values.objects import DELETED, ObjectValue
+from ..values.functions import CellValue, ClassValue
+from ..values.objects import DELETED
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -88,12 +88,11 @@ def refuse(why: str) -> NoReturn:
 
 def template(s: Session, value: Value) -> object:
     """What stands for a value in the namespace of a template."""
-    if isinstance(value, (ClassValue, BuiltinValue)) or isinstance(value, FunctionValue) and value.obj is not None:
-        return (value.fn if isinstance(value, BuiltinValue) else value.pin_object(s) if isinstance(value, FunctionValue)
-                else value.pin(s))
+    if value.is_function and value.obj is not None:
+        return value.pin_object(s)
     if value.is_const():
         return value.const(s)
-    if isinstance(value, FunctionValue):
+    if value.is_function:
         code = value.code
         made = types.FunctionType(code, value.globals, code.co_name, None,
                                   tuple(types.CellType() for _ in code.co_freevars))
@@ -103,7 +102,7 @@ def template(s: Session, value: Value) -> object:
     elif isinstance(value, DescriptorValue):
         made = value.kind(*(template(s, a) for a in value.args))
     else:
-        if isinstance(value, ObjectValue) and any(lookup(value.cls, n)[0]
+        if value.is_object and any(lookup(value.cls, n)[0]
                                                   for n in ("__get__", "__set__", "__delete__", "__set_name__")):
             refuse("a descriptor object in a class made while capturing")
         made = types.SimpleNamespace()
@@ -116,14 +115,14 @@ def make_class(s: Session, name: str, bases: list, namespace: dict, cell: CellVa
     """The class of these bases and entries (name -> value). ``cell``: the ``__class__`` cell of its methods."""
     meta = type
     for base in bases:
-        if not isinstance(base, ClassValue) or type(base.obj) not in _METACLASSES:
+        if base.as_class is None or type(base.obj) not in _METACLASSES:
             refuse("a class with a metaclass, or with a base that is not a class")
         if lookup(base.obj, "__init_subclass__")[1] is not object.__dict__["__init_subclass__"]:
             refuse("a class whose base has __init_subclass__")
         meta = type(base.obj) if issubclass(type(base.obj), meta) else meta
     plain = {}
     for key, value in namespace.items():
-        if key == "__slots__" and isinstance(value, (ListValue, TupleValue)):
+        if key == "__slots__" and value.builtin in (list, tuple):
             plain[key] = tuple(v.const(s) for v in value.items_list(s))
         elif key == "__annotations__":
             plain[key] = {}
@@ -147,12 +146,12 @@ def class_statement(s: Session, args: list[Value], kwargs: dict[str, Value]) -> 
     frame.names = DictValue({})
     cell = frame.run_inlined()
     entries = {k: v for k, (_, v) in frame.names.load(s).items()}
-    return make_class(s, name.const(s), bases, entries, cell if isinstance(cell, CellValue) else None)
+    return make_class(s, name.const(s), bases, entries, cell if cell.is_cell else None)
 
 
 def class_of_three(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``type(name, bases, namespace)``."""
-    if kwargs or len(args) != 3 or not isinstance(args[1], TupleValue):
+    if kwargs or len(args) != 3 or args[1].builtin is not tuple:
         refuse("a class made by type()")
     entries = {k.const(s): v for k, v in mapping_items(s, args[2])}
     entries.setdefault("__module__", Constant(s.frames[-1].globals.get("__name__")))

@@ -32,7 +32,7 @@ def list_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(tuple)
 def tuple_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
+    if args and args[0].builtin is tuple and args[0].cls is tuple:
         return args[0]
     return TupleValue(args[0].items_list(s) if args else [])
 
@@ -51,7 +51,7 @@ def fill_dict(s: Session, cls: type, args: list[Value], kwargs: dict[str, Value]
     pairs = []
     if args:
         source = args[0]
-        if isinstance(source, DictValue) or isinstance(source, ObjectValue) and source.has_special(s, "keys"):
+        if source.builtin is dict or source.is_object and source.has_special(s, "keys"):
             pairs = mapping_items(s, source)
         else:
             it, pair = source.iter(s), _ordered_pair if issubclass(cls, collections.OrderedDict) else _pair

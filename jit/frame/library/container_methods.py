@@ -383,7 +383,7 @@ def dict_init(v: ObjectValue, s: Session, a: list[Value], k: dict[str, Value]) -
 @method(collections.defaultdict, "__missing__")
 def default_missing(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     v.load(s)
-    if v.factory is None or isinstance(v.factory, Constant):
+    if v.factory is None or v.factory.is_leaf:
         raise Raised(s.exception(KeyError, [a[0]]))
     value = v.factory.call(s, [], {})
     v.setitem(s, a[0], value)
@@ -403,7 +403,7 @@ def dict_setdefault(v: ContainerValue, s: Session, a: list[Value], k: dict[str, 
 @method(dict, "pop")
 @method(collections.OrderedDict, "pop")
 def dict_pop(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
-    if not isinstance(a[0], Constant) and not v.load(s) and len(a) > 1:
+    if not a[0].is_leaf and not v.load(s) and len(a) > 1:
         return a[1]  # nothing is looked up, so that it need not be hashable
     if v.plain_contains(s, a[0]):
         value = v.plain_getitem(s, a[0])
@@ -557,7 +557,7 @@ def _set_operation(symbol: str, update: bool) -> Callable:
         result = v
         for other in a:
             left = result if not update else v
-            if symbol == "&" and not isinstance(other, SetValue):
+            if symbol == "&" and other.builtin not in (set, frozenset):
                 right = _common(s, left, other)
             elif symbol in "|-" and update:
                 right = _as_far_as_it_goes(s, v, other, symbol)
@@ -594,6 +594,6 @@ def set_issuperset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Consta
 @method(set, "issubset")
 @method(frozenset, "issubset")
 def set_issubset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
-    if not isinstance(a[0], SetValue) and VERSION >= (3, 12):
+    if a[0].builtin not in (set, frozenset) and VERSION >= (3, 12):
         return Constant(len(_common(s, v, a[0]).entries) == len(v.load(s)))
     return Constant(set(v.load(s)) <= set(SetValue.of(s, a[0].items_list(s)).entries))

@@ -10,7 +10,6 @@ from ..tables import on_method
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
-from ..values.mappings import DictValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -53,9 +52,9 @@ def shown(s: Session, value: Value) -> object:
 def percent(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``text % value``."""
     text, (value,) = owner.const(s), args
-    if isinstance(value, TupleValue):
+    if value.builtin is tuple:
         operand = tuple(shown(s, v) for v in value.load(s))
-    elif isinstance(value, DictValue) and value.pytype(s) is dict:
+    elif value.builtin is dict and value.pytype(s) is dict:
         operand = {k: shown(s, v) for k, (_, v) in value.load(s).items()}
         if any(not isinstance(k, str) for k in operand):
             raise Unsupported("% formatting with a dict whose keys are not text", kind="format")
@@ -82,6 +81,6 @@ def run(s: Session, fn: Callable) -> Value:
     try:
         return s.from_python(s.really(fn))
     except Raised as raised:
-        if any("Shown" in str(v.value) for v in raised.value.init_args if isinstance(v, Constant)):
+        if any("Shown" in str(v.value) for v in raised.value.init_args if v.is_leaf):
             raise Unsupported("formatting a value that is not a constant", kind="format") from None
         raise

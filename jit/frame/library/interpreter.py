@@ -86,12 +86,12 @@ def function_type(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
     names = ("code", "globals", "name", "argdefs", "closure")
     given = {**dict(zip(names, args)), **kwargs}
     namespace = s.lookups.plain_namespace(given["globals"])
-    closure, defaults = given.get("closure"), given.get("argdefs")
+    closure, defaults = (given.get(name, Constant(None)) for name in ("closure", "argdefs"))
     name = given.get("name")
     code = given["code"].const(s)
-    made = FunctionValue(code=code, globals=namespace, closure=tuple(closure.load(s)) if isinstance(closure, TupleValue)
-                         else (),
-                         defaults=defaults if isinstance(defaults, TupleValue) else None)
+    made = FunctionValue(code=code, globals=namespace,
+                         closure=tuple(closure.load(s)) if closure.builtin is tuple else (),
+                         defaults=defaults if defaults.builtin is tuple else None)
     if name is not None and name.const(s) not in (None, code.co_name):
         made.attrs["__name__"] = name
     return made
@@ -123,7 +123,7 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
     registry = cells["registry"].get(s)
     for key, value in registry.load(s).values():
         key.const(s)
-        if isinstance(value, FunctionValue):
+        if value.is_function:
             value.pin(s)
     return s.wrap_raw(fn.obj(args[0].const(s)))
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from ...errors import Unsupported
 from ..tables import on_method
-from ..values.constant import Constant
-from ..values.containers import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -25,9 +23,9 @@ _PURE = {getattr(np, name) for name in (
 
 def plain(s: Session, value: Value):
     """A value as a real object: constants, and lists and tuples of them."""
-    if isinstance(value, (ListValue, TupleValue)) and value.cls in (list, tuple):
+    if value.builtin in (list, tuple) and value.cls is value.builtin:
         return value.cls(plain(s, v) for v in value.load(s))
-    if not isinstance(value, Constant):
+    if not value.is_leaf:
         raise Unsupported(f"{value.describe()} as an argument of a numpy function",
                           kind="numpy", hint="use torch, or call it outside")
     return value.const(s)

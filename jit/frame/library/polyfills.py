@@ -19,7 +19,7 @@ from ..calls import accepts
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import ListValue, SequenceValue, TupleValue
+from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue
 from ..values.sets import SetValue
 from ..values.objects import ObjectValue, has_plain_layout
@@ -37,8 +37,8 @@ def stands_for(*c_functions: Callable) -> Callable:
             if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
-                    args and isinstance(args[0], ListValue if c_functions[0].__module__ == "_heapq"
-                                        else SequenceValue)):
+                    args and (args[0].builtin is list if c_functions[0].__module__ == "_heapq"
+                              else args[0].is_sequence)):
                 raise Unsupported(f"{fn.__name__}() of something that is not a list", kind="argument-error")
             return s.inline(s.wrap_raw(fn), args, kwargs)
 

@@ -30,10 +30,9 @@ from .. import source as src
 from ..tables import add_forbidden, add_pure, on_call, on_descriptor, on_function, on_method
 from ..values.base import Raised, type_name
 from ..values.constant import Constant
-from ..values.numbers import DimValue
-from ..values.containers import ContainerValue, ListValue, TupleValue
-from ..values.numbers import FUNCTIONS, FloatValue, compute
-from ..values.functions import ClassValue, FunctionValue, MethodValue
+from ..values.containers import TupleValue
+from ..values.numbers import FUNCTIONS, compute
+from ..values.functions import MethodValue
 from ..values.iterators import ChainIterator, FilterIterator, FunctionIterator, SequenceIterator, TeeIterator
 from ..values.objects import ObjectValue
 from .builtin_functions import abs_
@@ -60,7 +59,7 @@ on_call(operator.is_)(lambda s, args, kwargs: Constant(protocols.same_object(s, 
 on_call(operator.is_not)(lambda s, args, kwargs: Constant(not protocols.same_object(s, *args)))
 on_call(operator.contains)(lambda s, args, kwargs: Constant(protocols.contains(s, *args)))
 on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
-on_call(operator.index)(lambda s, args, kwargs: args[0] if isinstance(args[0], DimValue)
+on_call(operator.index)(lambda s, args, kwargs: args[0] if args[0].symbolic is int
                         else Constant(args[0].index(s)))
 on_call(operator.abs)(abs_)
 on_call(operator.inv)(lambda s, args, kwargs: protocols.unary_op(s, UNARY["~"], *args))
@@ -166,11 +165,11 @@ for _name in dir(math):
     if callable(_fn):
         def _math(s: Session, args: list[Value], kwargs: dict[str, Value], fn: Callable = _fn) -> Value:
             if fn in _OF_ITERABLES:
-                args = [TupleValue(a.items_list(s)) if isinstance(a, ListValue) else a for a in args]
+                args = [TupleValue(a.items_list(s)) if a.builtin is list else a for a in args]
             else:
                 # Any list is refused with the same words.
-                args = [Constant([]) if isinstance(a, ListValue) and a.pytype(s) is list else a for a in args]
-            if fn in FUNCTIONS and not kwargs and any(isinstance(a, (FloatValue, DimValue)) for a in args):
+                args = [Constant([]) if a.builtin is list and a.pytype(s) is list else a for a in args]
+            if fn in FUNCTIONS and not kwargs and any(a.symbolic for a in args):
                 result = compute(s, fn, args)
                 if result is not None:
                     return result
@@ -418,9 +417,8 @@ def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         parameters = list(obj.parameters.values())[1:]
         obj = obj.replace(parameters=parameters)
     else:
-        made = isinstance(target, FunctionValue) and target.obj is None
-        obj = inspect.signature(stand_in(s, target) if made else target.pin_object(s)
-                                if isinstance(target, FunctionValue) else target.pin(s))
+        obj = inspect.signature(target.pin(s) if not target.is_function else stand_in(s, target) if target.obj is None
+                                else target.pin_object(s))
     return s.wrap(obj, src.Const(obj, "signature", owned=True))
 
 
@@ -436,9 +434,9 @@ _COPY_METHODS = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__",
 @on_function(copy.copy)
 def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    if isinstance(value, Constant) or isinstance(value, (FunctionValue, TupleValue)):
+    if value.is_leaf or value.is_function or value.builtin is tuple:
         return value
-    if isinstance(value, ContainerValue) and value.cls is value.builtin:
+    if value.builtin is not None and value.cls is value.builtin:
         return value.call_method(s, "copy")
     if value.is_tensor:
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
@@ -491,14 +489,14 @@ def way_of_warnings(category) -> str:
 def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     """A warning with a plain text, given after the graph has run, as if at its place in a frame of the program."""
     given = dict(zip(("message", "category", "stacklevel"), args)) | kwargs
-    message, category = given.pop("message", None), given.pop("category", Constant(None))
+    message, category = given.pop("message", Constant(None)), given.pop("category", Constant(None))
     level = given.pop("stacklevel", Constant(1))
-    if (given or len(args) > 3 or not isinstance(message, Constant) or type(message.value) is not str
-        or not isinstance(level, Constant) or type(level.value) is not int):
+    if (given or len(args) > 3 or not message.is_leaf or type(message.value) is not str
+        or not level.is_leaf or type(level.value) is not int):
         refuse_warning(s)
     if category.is_none:
         category = s.wrap_raw(UserWarning)
-    if not isinstance(category, ClassValue) or not issubclass(category.pin(s), Warning):
+    if category.as_class is None or not issubclass(category.pin(s), Warning):
         refuse_warning(s)
     at = len(s.frames) - max(level.const(s), 1)
     # Frames below one that a call instruction does not enter would be counted wrongly.

@@ -19,7 +19,7 @@ from ..tables import (
 )
 from ..values.base import Raised
 from ..values.constant import Constant
-from ..values.containers import SequenceValue, TupleValue
+from ..values.containers import TupleValue
 from ..values.items import item
 from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
@@ -212,7 +212,7 @@ def size(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, V
     dim = args[0] if args else kwargs.get("dim")
     if dim is None or dim.is_none:
         return shape
-    if isinstance(dim, Constant) and type(dim.value) is not int:
+    if dim.is_leaf and type(dim.value) is not int:
         raise Unsupported("size() with a dimension that is not an integer", kind="argument-error")
     if dim.has_index(s):
         at, rank = dim.index(s), len(shape.load(s))
@@ -277,7 +277,7 @@ def _legacy(cls, dtype: torch.dtype, kinds: tuple[type, ...]) -> None:
 
     @on_call(cls)
     def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if (len(args) == 1 and not kwargs and isinstance(args[0], SequenceValue)
+        if (len(args) == 1 and not kwargs and args[0].is_sequence
             and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s))):
             return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype),
                                                            "device": Constant(torch.device("cpu"))})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ..source import Const
 from ..tables import new_value, on_function, on_method
 from ..values.base import Raised
-from ..values.containers import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 def plain(s: Session, value: Value) -> object:
     """The class, form, tuple or list of these behind a value."""
-    if isinstance(value, TupleValue):
+    if value.builtin is tuple:
         return tuple(plain(s, v) for v in value.items_list(s))
-    if isinstance(value, ListValue):
+    if value.builtin is list:
         return [plain(s, v) for v in value.items_list(s)]
     known = value.real(s)
     return value.const(s) if known is None else known

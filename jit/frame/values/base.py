@@ -72,6 +72,7 @@ class Value:
     is_function = False  # a function in Python
     is_code = False  # a function, class or module, of which globals and caches ask which one it is
     is_cell = False
+    init_args: tuple = ()  # of an exception that is made while capturing
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
     def pytype(self, s: Session) -> type:
