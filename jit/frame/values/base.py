@@ -266,6 +266,10 @@ class Value:
             return s.fold(str if method == "__str__" else repr, [self], {})
         raise Unsupported(f"the text of {self.describe()}", kind="format")
 
+    def text_parts(self, s: Session) -> tuple[Sequence, Sequence[Value]]:
+        """Of a text: what it is made of, as ``TensorText`` has it."""
+        return (self.const(s),), ()
+
     def escaped(self, s: Session) -> Value:
         """What ``ascii`` makes of a text."""
         return s.from_python(self.const(s).encode("ascii", "backslashreplace").decode())

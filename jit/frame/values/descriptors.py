@@ -24,12 +24,13 @@ _DISPATCHERS = "jit.runtime.native"
 
 def through_object(s: Session, value: Value, raw: object, name: str, cls: type) -> Value:
     """``raw``, found under ``name`` on ``cls``, an object's type or one of its bases, as the object's attribute."""
-    found, getter, kind = s.class_lookup(type(raw), "__get__")
+    found, _, kind = s.class_lookup(type(raw), "__get__")
     rule = tables.descriptors.get(kind)
     if rule is not None:
         return rule(s, value, raw, name, cls)
-    if isinstance(getter, types.FunctionType):
-        return by_python(s, raw, s.wrap_class_attr(cls, name), value, s.wrap_class(value.pytype(s)))
+    getter = s.function_of_class(type(raw), "__get__")
+    if getter is not None:
+        return getter.call(s, [s.wrap_class_attr(cls, name), value, s.wrap_class(value.pytype(s))], {})
     if kind is not None and kind.__module__ == _DISPATCHERS:
         attribute = s.wrap_class_attr(cls, name)
         return attribute if hasattr(raw, "__self__") else s.bound_method(attribute, value)
@@ -41,17 +42,12 @@ def through_object(s: Session, value: Value, raw: object, name: str, cls: type) 
 
 def through_class(s: Session, value: Value, raw: object, name: str, cls: type) -> Value:
     """``raw``, found under ``name`` on a class ``cls``, as an attribute of that class or of one derived from it."""
-    getter, kind = s.class_lookup(type(raw), "__get__")[1:]
+    kind = s.class_lookup(type(raw), "__get__")[2]
     rule = tables.class_descriptors.get(kind)
     if rule is not None:
         return rule(s, value, raw, name, cls)
-    attribute = s.wrap_class_attr(cls, name)
-    return by_python(s, raw, attribute, Constant(None), value) if isinstance(getter, types.FunctionType) else attribute
-
-
-def by_python(s: Session, raw: object, attribute: Value, owner: Value, cls: Value) -> Value:
-    """What a ``__get__`` in Python gives."""
-    return s.wrap_class_attr(type(raw), "__get__").call(s, [attribute, owner, cls], {})
+    getter, attribute = s.function_of_class(type(raw), "__get__"), s.wrap_class_attr(cls, name)
+    return attribute if getter is None else getter.call(s, [attribute, Constant(None), value], {})
 
 
 @on_descriptor(types.FunctionType)

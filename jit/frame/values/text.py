@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,13 +41,16 @@ class TensorText(Value):
     @classmethod
     def join(cls, s: Session, parts: list[Value]) -> Value:
         """The text of several one after another; a Constant where none is unknown."""
-        if not any(isinstance(p, TensorText) for p in parts):
-            return Constant("".join(p.const(s) for p in parts))
-        pieces, tensors = [], []
+        pieces: list = []
+        tensors: list[Value] = []
         for p in parts:
-            pieces += p.pieces if isinstance(p, TensorText) else [p.const(s)]
-            tensors += p.tensors if isinstance(p, TensorText) else []
-        return cls(pieces, tensors)
+            more, shown = p.text_parts(s)
+            pieces += more
+            tensors += shown
+        return cls(pieces, tensors) if tensors else Constant("".join(pieces))
+
+    def text_parts(self, s: Session) -> tuple[Sequence, Sequence[Value]]:
+        return self.pieces, self.tensors
 
     def pytype(self, s: Session) -> type:
         return str
