@@ -103,7 +103,7 @@ def template(s: Session, value: Value) -> object:
         made = value.kind(*(template(s, a) for a in value.args))
     else:
         if value.is_object and any(lookup(value.cls, n)[0]
-                                                  for n in ("__get__", "__set__", "__delete__", "__set_name__")):
+                                   for n in ("__get__", "__set__", "__delete__", "__set_name__")):
             refuse("a descriptor object in a class made while capturing")
         made = types.SimpleNamespace()
     s.heap.templates[id(made)] = value

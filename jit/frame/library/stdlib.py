@@ -59,8 +59,7 @@ on_call(operator.is_)(lambda s, args, kwargs: Constant(protocols.same_object(s, 
 on_call(operator.is_not)(lambda s, args, kwargs: Constant(not protocols.same_object(s, *args)))
 on_call(operator.contains)(lambda s, args, kwargs: Constant(protocols.contains(s, *args)))
 on_call(operator.getitem)(lambda s, args, kwargs: args[0].getitem(s, args[1]))
-on_call(operator.index)(lambda s, args, kwargs: args[0] if args[0].symbolic is int
-                        else Constant(args[0].index(s)))
+on_call(operator.index)(lambda s, args, kwargs: args[0] if args[0].symbolic is int else Constant(args[0].index(s)))
 on_call(operator.abs)(abs_)
 on_call(operator.inv)(lambda s, args, kwargs: protocols.unary_op(s, UNARY["~"], *args))
 

@@ -64,14 +64,12 @@ class Value:
     can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside
     builtin: type | None = None  # of a container: the type that its class is, or is derived from
-    is_sequence = False  # a list, tuple, deque or bytearray
-    is_slice = False
+    is_sequence = is_slice = is_cell = False  # a sequence: a list, tuple, deque or bytearray
     is_leaf = False  # what ``is_leaf`` says of the object: a Constant
     is_object = False  # what answers as its class says, which is known
     as_class: type | None = None  # of a class: what it is
     is_function = False  # a function in Python
     is_code = False  # a function, class or module, of which globals and caches ask which one it is
-    is_cell = False
     init_args: tuple = ()  # of an exception that is made while capturing
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
@@ -161,12 +159,11 @@ class Value:
     def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
         """``self.send(sent)``, or ``next(self)`` for None -> (what comes, anything), or (None, result) at the end."""
         try:
-            value = (self.call_special(s, "__next__", []) if sent.is_none else self.call_method(s, "send", [sent]))
+            return (self.call_special(s, "__next__", []) if sent.is_none else self.call_method(s, "send", [sent])), sent
         except Raised as raised:
             if not s.is_exception(raised.value, StopIteration):
                 raise
             return None, next(iter(raised.value.init_args), s.from_python(None))
-        return value, sent
 
     def throw_into(self, s: Session, error: Value) -> Value:
         """``self.throw(error)``; without ``throw`` the exception is raised where it is delegated from."""

@@ -155,8 +155,8 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
         refuse("indexing of a mapped tensor")
     tensors = [k for k in keys if k.is_tensor]
     levels = union(tensors)
-    if not levels and (not modes(s) or not tensors and any(k.is_slice
-                                                          or k.is_const() and k.const(s) in (None, ...) for k in keys)):
+    if not levels and (not modes(s) or not tensors and any(
+            k.is_slice or k.is_const() and k.const(s) in (None, ...) for k in keys)):
         return s.record(fn, args, kwargs)
     if not modes(s) or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
         refuse("indexing by these keys")

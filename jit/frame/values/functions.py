@@ -59,8 +59,7 @@ class CellValue(Value):
                 raise Unsupported("a cell from outside is emptied", kind="cell")
             if not self.source.watched:
                 for other in list(s.heap.by_object.values()):
-                    if (other.is_cell and other is not self
-                        and other.source is not None and not other.source.watched):
+                    if other.is_cell and other is not self and other.source is not None and not other.source.watched:
                         s.guards.add(self.source, facts.Distinct(other.source))
             s.effect(setattr, [self, Constant("cell_contents"), value])
 

@@ -161,8 +161,7 @@ class DictValue(ContainerValue):
 
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         symbolic = key.symbolic is int
-        if (symbolic or self.unsettled) and self.cls is dict and self.reads_single_keys(0) and (symbolic
-            or key.is_leaf):
+        if (symbolic or self.unsettled and key.is_leaf) and self.cls is dict and self.reads_single_keys(0):
             self.pytype(s)
             s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
             self.changed(s, dict.__setitem__, [key, value])
