@@ -116,6 +116,31 @@ def test_a_write_after_it_is_seen():
     check(f, lambda: ([torch.randn(4, 4), torch.tensor(2)], []), jit.compile(f))
 
 
+@pytest.mark.parametrize("position", (0, 2))
+@pytest.mark.parametrize("rows", (4, 1))
+def test_a_write_that_reads_it(rows, position):
+    """Eager refuses to read a part of what is written, and the selection shows what has been written."""
+    def whole(x, i):
+        return x.add_(x[i])
+
+    def one_row(x, i):
+        a = x[i]
+        x[0].mul_(a)
+        return a, x
+
+    for f in (whole, one_row):
+        compiled = jit.compile(f)
+        for _ in range(2):
+            outcomes = []
+            for g in (f, compiled):
+                x = torch.arange(1.0, 4 * rows + 1).view(rows, 4)
+                try:
+                    outcomes.append([t.tolist() for t in (*g(x, torch.tensor(min(position, rows - 1))), x)])
+                except RuntimeError as error:
+                    outcomes.append(str(error))
+            assert outcomes[0] == outcomes[1]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("options", [{"backend": "eager"}, {}])
 def test_lists_of_single_integers_index(options, dtype):

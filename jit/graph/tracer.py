@@ -561,7 +561,7 @@ class Tracer:
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):
             raise Unsupported("a write to a tensor of which several elements share memory",
                               "clone() it first", kind="overlapping-memory")
-        if base.frozen is not None or any(s() is not None and s() not in handles for s in base.shadows):
+        if base.frozen is not None or any(s() is not None for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor",
                               "select with an int, or clone() the selection", kind="tensor-select")
         if self.grad_enabled and target.requires_grad:
