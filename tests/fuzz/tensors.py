@@ -233,11 +233,11 @@ def compared(want, got, exact=(None, None, None), least=None, ties=False):
             or difference(want[2], got[2], "memory", True, exact[2], least, ties))
 
 
-def _truth(fn, make, want):
+def _truth(fn, make, want, raises=False):
     """What ``judge.truth`` says of a call, None where eager itself gives
     another outcome than ``want`` a second time, as where it reads memory that nobody has written, or writes into what
-    it reads."""
-    if overlapping(lambda: observe(fn, make)):
+    it reads, which is no excuse for an exception too many or too few (``raises``)."""
+    if not raises and overlapping(lambda: observe(fn, make)):
         return None
     for left in (7.25e9, -3.0):
         junk = [torch.full((size,), left) for size in (*range(1, 65), *range(80, 1200, 16)) for _ in range(4)]
@@ -301,10 +301,11 @@ def run(seed: int, device="cpu", text=None, calls=CALLS) -> str | None:
             got = observe(compiled, make)
         failed = [str(w.message) for w in told if re.match(r"jit: .*(failed|internal)", str(w.message))]
         why = failed[0] if failed else compared(want, got)
-        if why and "values differ" in why:
+        raises = isinstance(want[0], Exception) or isinstance(got[0], Exception)
+        if why and not failed and (raises or "values differ" in why):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                exact = _truth(spaces[0]["f"], make, want)
+                exact = _truth(spaces[0]["f"], make, want, raises)
             least = torch.bfloat16 if "bfloat16" in program else torch.float16 if ".half()" in program else None
             halves = least or any(torch.is_tensor(a) and a.dtype in (torch.float16, torch.bfloat16) for a in make()[0])
             why = compared(want, got, exact, least, bool(halves)) if exact is not None else None
