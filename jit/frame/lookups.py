@@ -33,14 +33,14 @@ class Lookups:
 
     def wrap_class_attr(self, cls, name: str) -> Value:
         """The unbound attribute ``name`` along the MRO of ``cls``, guarded by ``class_lookup``."""
-        function = self.function_of_class(cls, name)
-        if function is not None:
-            return function
-        return self.s.wrap(lookup(cls, name)[1], src.ClassAttr(src.Const(cls, cls.__qualname__), name))
+        raw = self.class_lookup(cls, name)[1]
+        return self._function(raw) or self.s.wrap(raw, src.ClassAttr(src.Const(cls, cls.__qualname__), name))
 
     def function_of_class(self, cls, name: str) -> Value | None:
         """As ``wrap_class_attr`` where that is a function in Python; None for all else."""
-        raw = self.class_lookup(cls, name)[1]
+        return self._function(self.class_lookup(cls, name)[1])
+
+    def _function(self, raw: object) -> Value | None:
         return self.s.wrap_raw(raw) if isinstance(raw, types.FunctionType) else None
 
     def class_lookup(self, cls, name: str):

@@ -113,7 +113,7 @@ class CompiledNode final : public Node {
     saved_.emplace_back(t, is_output);
     // A hook may give back other strides than it was given.
     if (saved_.back().has_hooks()) hooked_.emplace_back(saved_.size() - 1, Layout(t));
-    if (program_->in_part(saved_.size() - 1)) in_part_.emplace_back(saved_.size() - 1, Layout(t));
+    if (program_->in_part[saved_.size() - 1]) in_part_.emplace_back(saved_.size() - 1, Layout(t));
   }
 
   // Keeps an input that only ``second`` needs.

@@ -186,6 +186,9 @@ struct SpecParser {
     for (PyObject* f : {second.get(), narrow.get()})
       if (f != Py_None && !PyCallable_Check(f)) raise(PyExc_TypeError, "second and narrow have to be callable");
     if (narrow.get() != Py_None) g.narrow = narrow.release();
+    g.in_part.assign(g.saved.size(), false);
+    for (size_t i = 0; g.narrow && i < g.uses.size(); ++i)
+      g.in_part[i] = std::find(g.uses[i].begin(), g.uses[i].end(), false) != g.uses[i].end();
     if (second.get() == Py_None) return;
     g.second = second.release();
     for (int32_t i = 0; i < f.n_inputs; ++i) {

@@ -1,7 +1,6 @@
 // How to differentiate a plan: a GradSpec in native form, with every index checked.
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,6 +54,7 @@ struct GradProgram {
   std::vector<Watched> watched;
   bool open = false;                    // a tangent leads to nothing that is kept: it may be walked again and again
   std::vector<std::vector<bool>> uses;  // per saved value, the tangents whose gradients read it; empty: all
+  std::vector<bool> in_part;            // per saved value, whether only some tangents' gradients read it
   // Where the forward's inputs are found again: per input, a position in `saved`, or -1 - a position among those that
   // are kept besides.
   std::vector<int32_t> found, kept;
@@ -71,11 +71,6 @@ struct GradProgram {
   // them, with zeros. Asks Python, on any thread, when it sees a case for the first time; what Python raises comes out
   // as torch's python_error.
   std::shared_ptr<const Program> narrowed(const std::vector<bool>& present) const;
-
-  // Whether only some tangents' gradients read a saved value.
-  bool in_part(size_t i) const {
-    return narrow && !uses.empty() && std::find(uses[i].begin(), uses[i].end(), false) != uses[i].end();
-  }
 
   // The forward's slot of an output, or of an extra result.
   int32_t slot(Kind kind, int32_t index) const { return forward->outputs[kind == kExtra ? n_outputs + index : index]; }
