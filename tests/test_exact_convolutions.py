@@ -133,6 +133,20 @@ def test_weights(name, layout):
             eager, torch.finfo(torch.float32).eps / 4), f"weight {k} has the error {mine:.3g}, eager's {eager:.3g}"
 
 
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", NETS | BETWEEN)
+def test_weights_in_one_thread(name, one_thread):
+    """The library has other kernels there, for one pixel above all."""
+    test_weights(name, plain)
+
+
 def test_inputs_of_groups_of_few():
     """Gradients toward the input of such a convolution are sums of many products."""
     w, squares = torch.randn(64, 4, 7, 7, generator=torch.Generator().manual_seed(0)), [0.0, 0.0]

@@ -143,12 +143,16 @@ def _adds_in_chains(node: Node) -> bool:
     the plain format: not by matrix products, which add by blocks, but over all pixels of all images in one chain of
     float32 additions. It does where it has no direct kernel for the plain format, which needs whole vectors of
     channels in each group or, for one group, enough channels where the kernel has holes. PyTorch itself takes matrix
-    products for one small image. Groups of one channel are seen to by ``weights_as_sums``."""
+    products for one small image and, with one thread, for kernels of one pixel on fewer than 16 images; narrow ones
+    are such chains. Groups of one channel are seen to by ``weights_as_sums``."""
     x, w = node.inputs[1].type, node.inputs[2].type
     stride, dilation, groups = (node.attrs["args"][i] for i in (4, 6, 9))
     channels, holes = (w.shape[0] // groups, w.shape[1]), any(d != 1 for d in dilation)
     if groups > 1 and channels == (1, 1):
         return False
+    if torch.get_num_threads() == 1 and x.shape[0] < 16 and same_ints(w.shape[2:], (1, 1)):
+        if not holes and all(s == 1 for s in stride) and min(channels) < 16:
+            return True
     if holes and (min(channels) < 16 or any(s != 1 for s in stride)):
         return True
     if groups > 1:

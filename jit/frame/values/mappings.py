@@ -108,8 +108,7 @@ class DictValue(ContainerValue):
 
     def key_of(self, entry: tuple[Value, ...]) -> object:
         key = entry[0]
-        return key.value if key.is_leaf else next((k for k, v in self.entries.items() if v[0] is key),
-                                                                None)
+        return key.value if key.is_leaf else next((k for k, v in self.entries.items() if v[0] is key), None)
 
     def get_constant(self, s: Session, key: object) -> Value | None:
         """The value at a constant key, or None, reading only that key of a real dict that is untouched so far."""
