@@ -178,6 +178,53 @@ def input_view_of_a_leaf_raises(v, g):
     return v
 
 
+@case(given(parameter))
+def turned_part_raises(x):
+    v = (x * 2).split(2)[-1]
+    v.transpose_(0, 1)
+    return v
+
+
+@case(given(parameter))
+def part_with_another_dimension_raises(x):
+    first, *_ = x.exp()
+    first.unsqueeze_(0)
+    return first
+
+
+@case(given(parameter))
+def turned_value_with_parts_raises(x):
+    a = x * 2
+    part = a.chunk(2)[0]
+    a.t_()
+    return part * 3
+
+
+@case(given(parameter))
+def turned_view_without_gradient_raises(x):
+    a = x * 2
+    with torch.no_grad():
+        v = a[:1]
+    v.swapaxes_(0, 1)
+    return v
+
+
+@case(given(plain))
+def turned_leaf_raises(x):
+    w = torch.ones(3, 2, requires_grad=True)
+    w.t_()
+    return x.sum() * w
+
+
+@case(given(parameter))
+def turned_where_nothing_is_recorded(x):
+    a = x * 2
+    v = a[:1]
+    with torch.no_grad():
+        v.transpose_(0, 1)
+    return v * 3, a * 2
+
+
 @case(given(plain, parameter))
 def later_reads(buf, x):
     buf.copy_(x)

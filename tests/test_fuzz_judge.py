@@ -41,6 +41,7 @@ THIRDS = QUARTERS / 3
     # a product that leaves it, in its gradient too
     (False, lambda x: torch.autograd.grad(x.requires_grad_().prod(-1)[0], x)[0][1, 0],
      (torch.tensor([[1, 1, 1], [2e38, 4, 0.125]]),)),
+    (False, lambda x: x.prod(0).long() % 3, (torch.tensor([0.0, 1e30, 1e30, -1.0]),)),
     # a product that leaves the range of floats, but for kernels that multiply and add with one rounding
     (False, lambda x, y: x * 3 + y, (torch.tensor([2e38]), torch.tensor([-float("inf")]))),
     (False, lambda x, y: x * 3 + y, (torch.tensor([2e38]), torch.tensor([-3e38]))),

@@ -564,15 +564,7 @@ class Tracer:
         if base.frozen is not None or any(s() is not None for s in base.shadows):
             raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor",
                               "select with an int, or clone() the selection", kind="tensor-select")
-        if self.grad_enabled and target.requires_grad:
-            self._check_leaf(target)
-        grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
-        if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
-            raise NeedsEager("a view is changed in place where gradients are recorded, and it was made under no_grad "
-                             "or by a call with several results", "clone() it first", kind="gradient")
-        if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
-            raise NeedsEager("a tensor is changed in place that has views which were made under no_grad or by a call "
-                             "with several results", "clone() them", kind="gradient")
+        grad = self.check_change(target, handles)
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient",
                              "clone() it first", kind="gradient")
@@ -611,6 +603,21 @@ class Tracer:
             self.set(base, "grad", True)
             self.set(base, "carries", True)
             self.needs_grad = True
+
+    def check_change(self, target: TensorHandle, handles: Sequence[TensorHandle] = ()) -> bool:
+        """Whether an in-place operation of ``target`` is recorded for the gradient, where its other operands are
+        ``handles``. Raises what eager raises for those that autograd refuses, also where only the shape is changed."""
+        base = target.base
+        if self.grad_enabled and target.requires_grad:
+            self._check_leaf(target)
+        grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
+        if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
+            raise NeedsEager("a view is changed in place where gradients are recorded, and it was made under no_grad "
+                             "or by a call with several results", "clone() it first", kind="gradient")
+        if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
+            raise NeedsEager("a tensor is changed in place that has views which were made under no_grad or by a call "
+                             "with several results", "clone() them", kind="gradient")
+        return grad
 
     def _note_writer(self, region: Region, target: TensorHandle, grad: bool) -> None:
         """Keep which of the inputs in a region is written: its version counter goes on."""

@@ -172,11 +172,12 @@ class InDoubles(TorchDispatchMode):
     def unlike(self, t, where):
         """``t`` with another value in some places: all of them in two of the draws, half of them in others. NaN in
         every second draw, for what may follow need not tell NaN from an infinity, as a conversion to integers does not,
-        or a number."""
+        or from a number."""
         if self.draw > 2:
             where = where & (torch.rand(where.shape, generator=self.rng) < 0.5).to(where.device)
-        other = torch.where(t.isnan(), 1.0,
-                            float("nan")) if self.draw % 2 else torch.where(t.isfinite(), float("inf"), 1.0)
+        number = float(self.draw % 4 < 2)
+        other = torch.where(t.isnan(), number,
+                            float("nan")) if self.draw % 2 else torch.where(t.isfinite(), float("inf"), number)
         return torch.where(where, other, t).to(t.dtype)
 
     def reordered(self, x, dim):

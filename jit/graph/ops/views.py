@@ -575,8 +575,11 @@ def _inplace_view(name: str) -> None:
         if self.base.input is not None:
             raise Unsupported("an input's own shape is changed in place",
                               "use the form without an underscore", kind="mutating-op")
+        t.check_change(self)
         t.wrote = (*t.wrote, self.base)  # its version counter goes on, though no element changes
-        return become(t, self, t.call_op(name, (self, *args), kwargs))
+        # Autograd looks for the history of a tensor anew behind such a change, wherever that was made.
+        with t.journal.temporarily(t, "grad_enabled", t.grad_enabled or self.requires_grad):
+            return become(t, self, t.call_op(name, (self, *args), kwargs))
 
     op(name + "_", raw=True)(run)
 
