@@ -371,3 +371,82 @@ def test_memory_of_an_argument_that_overlaps_or_has_gaps(dtype, dynamic):
                     results = f(x, x.unfold(-1, 2, 1)) if fn is part_of_windows else f(x)
                     found.append([memory, *[r.clone() for r in results]])
                 torch.testing.assert_close(found[1], found[0])
+
+
+# Views that are made where gradients are not recorded require grad where the tensor does whose memory they show, as
+# leaves: no gradient leads from what is computed from them.
+
+
+@torch.no_grad()
+def silently(view, x):
+    return view(x)
+
+
+def used(x):
+    v = silently(lambda x: x[1:], x * 2)
+    return v.requires_grad, v.is_leaf, v * 3
+
+
+def given_back(x):
+    return silently(lambda x: x[1:], x * 2)
+
+
+def given_back_with_its_memory(x):
+    z = x * 2
+    return silently(lambda x: x.reshape(-1), z), z
+
+
+def of_an_input(x):
+    v = silently(lambda x: x[1:], x)
+    return v.requires_grad, v.is_leaf, v * 3, x + 1
+
+
+def beside_a_gradient(x):
+    z = x * 2
+    v, w = silently(lambda x: (x[1:], x[1:] * 2), z)
+    return v * z[:-1], w, silently(torch.t, v).requires_grad
+
+
+def viewed_again(x):
+    u = silently(lambda x: x.view(-1), x * 2)[1:]
+    return u.requires_grad, u.is_leaf, u * 1
+
+
+def parts(x):
+    first, second = silently(lambda x: x.split(2)[:2], x * 2)
+    return first * 1, second.detach()
+
+
+def detached(x):
+    v = silently(lambda x: x[1:], x * 2).detach()
+    return v.requires_grad, v * x[1:]
+
+
+SILENT = (used, given_back, given_back_with_its_memory, of_an_input, beside_a_gradient, viewed_again, parts, detached)
+
+
+def described(fn, x):
+    """What a call gives, and the gradient that each of its tensors has toward ``x``."""
+    results = fn(x)
+    found = []
+    for r in results if isinstance(results, tuple) else (results,):
+        if not isinstance(r, torch.Tensor):
+            found.append(r)
+            continue
+        found.append((r.requires_grad, r.is_leaf, r.stride(), r.detach().tolist()))
+        if r.requires_grad and x.requires_grad:
+            (g,) = torch.autograd.grad(r.sum(), [x], retain_graph=True, allow_unused=True)
+            found.append(g if g is None else g.tolist())
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", SILENT, ids=lambda f: f.__name__)
+def test_what_is_made_without_gradients_requires_grad_as_its_base_does(fn, dynamic):
+    compiled = jit.compile(fn, dynamic=dynamic)
+    for rows in (5, 3, 6, 5):
+        whole = torch.arange(rows * 3.0).view(rows, 3)
+        leaf = whole.clone().requires_grad_()
+        for x in (leaf, leaf * 1, whole.t().clone().t(), leaf[:], (leaf * 1)[1:]):
+            if x.shape[0] > 2:
+                assert described(compiled, x) == described(fn, x)

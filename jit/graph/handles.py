@@ -60,6 +60,13 @@ class Base:
         self.fragile = input is not None  # eager has not kept it for the backward so far
 
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the tensor that has the memory requires grad. Of an input that is a view it is said of the input
+        itself: they differ where ``requires_grad_()`` was called on a view of what needs none."""
+        return self.carries if self.example is None else self.example.requires_grad
+
+
 @dataclasses.dataclass
 class StandIn:
     """What a copy stands for: a view of ``base`` with ``strides``."""

@@ -53,6 +53,17 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
+class Leaf:
+    """Result ``position`` requires grad though no gradient leads from it, as a view does that is made where gradients
+    are not recorded, of a tensor that requires grad."""
+
+    position: int
+
+    def call(self) -> tuple[Callable, tuple]:
+        return leaf, (Result(self.position),)
+
+
+@dataclasses.dataclass(frozen=True)
 class OneOfSeveral:
     """Result ``position`` is, for autograd, one of several views that an operation gave of an input after the program
     had changed it."""
@@ -108,6 +119,10 @@ def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, record
     mode."""
     with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
         return member.as_strided(sizes, strides, member.storage_offset() + offset)
+
+
+def leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_()
 
 
 def call(operator: Callable, source: torch.Tensor, arguments: tuple, index: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
 from jit.graph.prim_info import info
-from jit.graph.recipes import Called, Detached, OneOfSeveral, Result, Selected, Shown
+from jit.graph.recipes import Called, Detached, Leaf, OneOfSeveral, Result, Selected, Shown
 from jit.graph.recording import Gradient
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
             if whole is not None and place is not None:
                 found[i] = whole
                 derived.append(Shown(i, None, *place, False))
+            elif h.requires_grad and h.is_leaf and h.base.input is None:
+                derived.append(Leaf(i))
         elif h.requires_grad and restriction(h.chain) == "several" and _is_written_back(h.base):
             derived.append(OneOfSeveral(i))
     at = 0
@@ -226,7 +228,8 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     Raises NeedsEager where that is not supported.
     """
     whole = {h.base for h in outputs if not h.chain}
-    carrying = [i for i, h in enumerate(outputs) if h.requires_grad and not h.is_input and not is_spent(tracer, h)]
+    carrying = [i for i, h in enumerate(outputs)
+                if h.requires_grad and not (h.is_input or h.is_leaf and h.chain or is_spent(tracer, h))]
     views = tuple(i for i in carrying if outputs[i].base.input is not None
                   or outputs[i].chain and outputs[i].base in whole)
     tangents = tuple(i for i in carrying if i not in views)

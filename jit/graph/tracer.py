@@ -543,6 +543,10 @@ class Tracer:
         if grad and self.grad_enabled:
             result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True
+        elif grad:
+            # It requires grad all the same where its base does, as a leaf: the gradient of what is computed from it
+            # leads nowhere.
+            result.requires_grad = handle.base.requires_grad
         return result
 
     def restrict(self, view: TensorHandle, why: str) -> None:
@@ -608,7 +612,7 @@ class Tracer:
         """Whether an in-place operation of ``target`` is recorded for the gradient, where its other operands are
         ``handles``. Raises what eager raises for those that autograd refuses, also where only the shape is changed."""
         base = target.base
-        if self.grad_enabled and target.requires_grad:
+        if self.grad_enabled and target.requires_grad and not restriction(target.chain):
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
