@@ -36,20 +36,18 @@ class Detached:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others, or, where that
-    is None, of what the graph gives there; the offset counts from that one's first element. ``recorded``: whether grad
-    mode was on."""
+    """Result ``position`` is a view of the memory of the input ``member``, which it shares with others; the offset
+    counts from that one's first element. ``recorded``: whether grad mode was on."""
 
     position: int
-    member: TensorHandle | None
+    member: TensorHandle
     sizes: tuple
     strides: tuple
     offset: int
     recorded: bool
 
     def call(self) -> tuple[Callable, tuple]:
-        shown = Result(self.position) if self.member is None else self.member
-        return show, (shown, self.sizes, self.strides, self.offset, self.recorded)
+        return show, (self.member, self.sizes, self.strides, self.offset, self.recorded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +59,16 @@ class Leaf:
 
     def call(self) -> tuple[Callable, tuple]:
         return leaf, (Result(self.position),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent:
+    """Result ``position`` is a view, made where gradients are not recorded, of all that the graph gives there."""
+
+    position: int
+
+    def call(self) -> tuple[Callable, tuple]:
+        return silently, (Result(self.position),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +127,11 @@ def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, record
     mode."""
     with torch.set_grad_enabled(recorded and torch.is_grad_enabled()):
         return member.as_strided(sizes, strides, member.storage_offset() + offset)
+
+
+def silently(view: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return view.view_as(view)
 
 
 def leaf(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
 from jit.graph.prim_info import info
-from jit.graph.recipes import Called, Detached, Leaf, OneOfSeveral, Result, Selected, Shown
+from jit.graph.recipes import Called, Detached, Leaf, OneOfSeveral, Result, Selected, Shown, Silent
 from jit.graph.recording import Gradient
 
 if TYPE_CHECKING:
@@ -73,12 +73,10 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
             found[i] = wholes[0] if wholes else _attached(tracer, h.base, chain)
             derived.append(Detached(i, "data" if any(step.attrs.get("asked") == "data" for step in h.chain)
                                     else "detach"))
-        elif h.base.carries and any(step.op == "detach" and not step.attrs for step in h.chain):
-            whole = next((p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain), None)
-            place = _place(h)
-            if whole is not None and place is not None:
-                found[i] = whole
-                derived.append(Shown(i, None, *place, False))
+        elif h.base.carries and _is_silent(h):
+            if any(p.base is h.base and not p.chain for p in (*tracer.inputs, *found)):
+                found[i] = _attached(tracer, h.base, tuple([s for s in h.chain if s.op != "detach" or s.attrs]))
+                derived.append(Silent(i))
             elif h.requires_grad and h.is_leaf and h.base.input is None:
                 derived.append(Leaf(i))
         elif h.requires_grad and restriction(h.chain) == "several" and _is_written_back(h.base):
@@ -156,7 +154,12 @@ def _shown_member(position: int, h: TensorHandle) -> Shown:
         raise Unsupported("a result is a view, of another dtype or of symbolic size, of memory that inputs share",
                           "clone() it", kind="aliased-mutation")
     sizes, strides, offset = place
-    return Shown(position, member, sizes, strides, offset - offset_in_base(member), True)
+    return Shown(position, member, sizes, strides, offset - offset_in_base(member), not _is_silent(h))
+
+
+def _is_silent(h: TensorHandle) -> bool:
+    """Whether a step of a view was made where gradients are not recorded."""
+    return any(step.op == "detach" and not step.attrs for step in h.chain)
 
 
 def _place(h: TensorHandle) -> tuple[tuple[int, ...], tuple[int, ...], int]:

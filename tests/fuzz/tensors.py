@@ -10,6 +10,7 @@ finding; what the compiler warns about itself is one too.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import re
 import sys
@@ -93,7 +94,7 @@ def generate(seed: int) -> str:
     """The text of a program: ``f(x, y, i, n, s)`` on two tensors, a vector of indices, an int and a float."""
     rng = random.Random(f"tensors {seed}")
     names, lines = ["x", "y"], []
-    written = rng.random() < 0.4
+    written, silent = rng.random() < 0.4, rng.random() < 0.2
 
     def filled(template):
         pick = lambda: rng.choice(names[-4:] + ["x", "y"])  # noqa: E731
@@ -105,6 +106,13 @@ def generate(seed: int) -> str:
         kind = rng.random()
         if written and kind < 0.3:
             lines.append(filled(rng.choice(STATEMENTS)))
+        elif silent and kind < 0.45:
+            lines.append("with torch.no_grad():")
+            if written and kind < 0.37:
+                lines.append("    " + filled(rng.choice(STATEMENTS)))
+            else:
+                lines.append(f"    v{step} = {filled(rng.choice(EXPRESSIONS))}")
+                names.append(f"v{step}")
         elif kind > 0.94:
             condition = rng.choice(["x.shape[0] > 3", "x.shape[-1] % 2", "n > 2", "x.dim() == y.dim()",
                                     "y.stride(0) > 4", "x is y"])
@@ -364,7 +372,12 @@ def main():
 
     dead = []
 
+    chunks = itertools.count(1)
+
     def report(first, found):
+        at = next(chunks)
+        if at % 25 == 0:
+            print(f"{at * given.chunk} programs", file=sys.stderr, flush=True)
         if any(map(died, found)):
             dead.append(first)
             return
