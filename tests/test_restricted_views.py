@@ -426,8 +426,14 @@ def detached(x):
     return v.requires_grad, v * x[1:]
 
 
+def read_as_a_dtype(x):
+    """Such a view has no history at all."""
+    v = silently(lambda x: x.view(x.dtype), x * 2)
+    return x.view(x.dtype) * 2, x.view(torch.int32)[1:], (x * 2).view(x.dtype), v.requires_grad, v * 1
+
+
 SILENT = (used, given_back, given_back_with_its_memory, of_an_input_given_back, of_an_input, beside_a_gradient,
-          viewed_again, parts, detached)
+          viewed_again, parts, detached, read_as_a_dtype)
 
 
 def described(fn, x):

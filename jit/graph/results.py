@@ -210,6 +210,7 @@ def _is_detached(handle: TensorHandle) -> bool:
 def _attached(tracer: Tracer, base: Base, chain: tuple[ViewStep, ...]) -> TensorHandle:
     made = TensorHandle(tracer, base, chain, replay(tracer.builder, base.node, chain))
     made.requires_grad = base.carries and not any(step.op == "detach" for step in chain)
+    made.is_leaf = not made.requires_grad
     return made
 
 

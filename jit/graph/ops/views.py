@@ -25,15 +25,20 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 
+def _detached(b: Builder, x: Node) -> Node:
+    """``x`` without a gradient, by the program, and not by a mode: the tensor object itself has none."""
+    node = b.detach(x)
+    node.attrs = {"asked": "detach"}
+    return node
+
+
 @op("view", varargs="size", alias=True)
 def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = None, *,
          dtype: torch.dtype | None = None) -> Node:
     if isinstance(size, torch.dtype) or dtype is not None:
         target = dtype or size
-        if target is self.dtype:
-            return b.alias(self)
         node = b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
-        return b.detach(node) if b.recording else node  # eager gives it no gradient either
+        return _detached(b, node) if b.recording else node  # eager gives it no gradient either
     shape = layout.infer_size(tuple(several(size)), self.type.numel)
     result = b.try_view(self, shape)
     if result is None:
@@ -260,8 +265,7 @@ def alias(b: Builder, self: Node) -> Node:
 
 @op("detach", raw=True)
 def detach(t: Tracer, self: TensorHandle) -> TensorHandle:
-    node = t.builder.detach(self.node)
-    node.attrs = {"asked": "detach"}  # by the program, and not by a mode: the tensor object itself has no gradient
+    node = _detached(t.builder, self.node)
     return t.view(self, view_path(node, self.node), node)
 
 
