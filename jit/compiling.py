@@ -59,9 +59,7 @@ def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool) -> Plan:
         graph = run_passes(graph, (separate_bias, *STANDARD))
     makers = _view_makers(graph, _read_by_library(graph))
     compiled = schedule(graph, unaligned)
-    call, makers = compiled.call, [m for m in makers if set(m[3]) <= set(compiled.int_symbols)]
-    if makers:
-        call = _with_library_views(call, makers, len(graph.inputs), compiled.int_symbols, hidden)
+    call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 
 
@@ -104,6 +102,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
             raise Unsupported("a result that needs a gradient is a view whose sizes are known only at run time",
                               "return a copy", kind="gradient")
         call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
+    silent = _view_makers(graph, [k for k in _read_by_library(graph) if k not in gradient.views])
+    call = _with_library_views(call, silent, len(graph.inputs), forward.int_symbols, hidden=True)
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = recorded(call, True)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
@@ -159,7 +159,10 @@ def _view_makers(graph: Graph, positions: Iterable[int]) -> list:
 def _with_library_views(call: Callable, makers: Iterable[tuple], n_inputs: int, int_symbols: Sequence[str],
                         hidden: bool = False) -> Callable:
     """``call`` with some results made anew by PyTorch's own view operators, so that autograd knows them as views of
-    their bases. ``hidden``: nothing of that is recorded."""
+    their bases. ``hidden``: nothing of that is recorded. Those whose sizes are known only at run time are left."""
+    makers = [m for m in makers if set(m[3]) <= set(int_symbols)]
+    if not makers:
+        return call
     return with_library_views(call, tuple((k, base, recorded(function, False) if hidden else function,
                                            tuple(int_symbols.index(name) for name in symbols))
                                           for k, base, function, symbols in makers), n_inputs)

@@ -108,7 +108,10 @@ def test_views_that_the_library_makes_share_the_version_counter(view, grad):
         with torch.no_grad():
             return f(x)
 
-    for fn in (f, hidden):
+    def beside(x):
+        return x * 3, *hidden(x)
+
+    for fn in (f, hidden, beside):
         compiled = jit.compile(fn)
         for size in (8, 8, 12, 16):
             check(fn, lambda size=size: ((torch.arange(float(size)).requires_grad_(grad),), ()), compiled, calls=1)
