@@ -14,8 +14,8 @@ from . import failures, logs, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
 from .errors import Unsupported
-from .graph.autodiff.partition import partition
-from .graph.autodiff.freed import kept_by_eager, uses
+from .graph.autodiff.partition import Halves, partition
+from .graph.autodiff.freed import kept_by_eager, kept_for_others, uses
 from .graph.autodiff.narrow import narrowed
 from .graph.handles import may_overlap_itself
 from .graph.interpret import view_function
@@ -68,11 +68,10 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     ``second.SecondDerivatives.of``."""
     with logs.timed("autodiff"):
         joint.graph = channels_last(joint.graph)
-        halves = partition(joint, (*gradient.changed, *gradient.fragile), gradient.loose)
+        halves, read = _divided(joint, gradient)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
-    several = len(gradient.tangents) > 1
+    several = read is not None
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
-    read = uses(halves.backward, len(halves.saved)) if several else None
     origins, backward = symbol_origins(halves.forward), schedule(without_gates(halves.backward), saved_unaligned)
     forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
     n_outputs = sum(o.mutates is None for o in graph.outputs)
@@ -108,6 +107,22 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         call = recorded(call, True)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
                 graph, halves.backward, len(forward.launches) + len(backward.launches))
+
+
+def _divided(joint: Joint, gradient: Gradient) -> tuple[Halves, tuple | None]:
+    """The two halves, and of several results which of them read what is saved. What the caller has is saved itself only
+    where autograd keeps it for these results too: elsewhere he may write to it, and the backward reads a copy."""
+    changed, loose = (*gradient.changed, *gradient.fragile), gradient.loose
+    while True:
+        halves = partition(joint, changed, loose)
+        if len(gradient.tangents) < 2:
+            return halves, None
+        read = uses(halves.backward, len(halves.saved))
+        more = kept_for_others(halves.saved, read, gradient.watched, gradient.unsaid)
+        if not more:
+            return halves, read
+        changed += tuple(k for kind, k in more if kind == "input")
+        loose += tuple(k for kind, k in more if kind == "output")
 
 
 def _views(plan: PlanRecord, graph: Graph, n_outputs: int, differentiable: Iterable[int]) -> tuple:

@@ -188,7 +188,38 @@ def strided_of_a_silent_view(y):
     return w, y * 2
 
 
-RESTRICTED = [windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write,
+def written_through_detach(y):
+    v = y.chunk(2, -1)[0]
+    y.detach().mul_(2)
+    return v * 2
+
+
+def written_through_detach_and_returned(y):
+    v = y.unbind(0)[1]
+    y.detach().view(-1)[1:].zero_()
+    return v
+
+
+def made_behind_a_silent_write(y):
+    with torch.no_grad():
+        y.mul_(2)
+    return y.chunk(2, -1)[0], y
+
+
+def made_behind_a_write_through_detach(y):
+    y.detach()[0] = 0.5
+    return y.unbind(0)[1:]
+
+
+def written_by_data(y):
+    v = y.chunk(2, -1)[0]
+    y.data.mul_(2)
+    return v * 2
+
+
+RESTRICTED = [written_through_detach, written_through_detach_and_returned, made_behind_a_silent_write,
+              made_behind_a_write_through_detach, written_by_data,
+              windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write,
               one_then_write_of_windows, strided_of_a_silent_view, chunk_then_write, returned, used_before,
               written_without_grad, through_another_view, of_a_result, itself, slices_of_tensor_split, view_of_one,
               memory_gets_a_gradient, memory_without_a_gradient, unsafe, silent_written, silent_then_write,

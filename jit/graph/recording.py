@@ -64,9 +64,9 @@ class Gradient:
     """Which inputs (``wrt``) and returned outputs (``tangents``) of a graph have gradients, by position. The results
     ``views`` are views of inputs or of other results; autograd takes their gradient there. The inputs ``changed`` are
     written when the graph has run: what is kept of them for the backward has to be a copy. So it has for ``fragile``
-    ones, which eager does not keep, and the program may write. ``watched`` and ``loose``: see
-    saved_tensors.held_by_caller. ``several``: those of ``views`` that came from an operation which gave several
-    views."""
+    ones, which eager does not keep, and the program may write. ``watched``, ``loose`` and
+    ``unsaid``: see saved_tensors.held_by_caller. ``several``: those of ``views`` that came from an operation which gave
+    several views."""
 
     wrt: tuple
     tangents: tuple
@@ -75,4 +75,5 @@ class Gradient:
     fragile: tuple = ()
     watched: tuple = ()
     loose: tuple = ()
+    unsaid: tuple = ()
     several: tuple = ()

@@ -251,8 +251,10 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
                     and not (runs_once and h.is_leaf and h.requires_grad))
     several = tuple(i for i in views if restriction(outputs[i].chain) == "several"
                     and not _is_written_back(outputs[i].base))
-    return Gradient(wrt, tangents, views, changed, fragile,
-                    *saved_tensors.held_by_caller(tracer, outputs, wrt, tangents), several)
+    watched, loose, unsaid = saved_tensors.held_by_caller(tracer, outputs, wrt, tangents)
+    if runs_once:  # no copies of leaves, as above
+        unsaid += tuple(("input", i) for i, h in enumerate(tracer.inputs) if h.is_leaf and h.requires_grad)
+    return Gradient(wrt, tangents, views, changed, fragile, watched, loose, unsaid, several)
 
 
 def shows_source(handle: TensorHandle, outputs: list[TensorHandle]) -> bool:

@@ -250,6 +250,8 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
         watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as positions in what was given: a
             backward that goes from any of these results to any of these inputs raises when the tensor has been written.
         loose: positions of the results that autograd does not keep: they may be written, and no backward raises.
+        unsaid: (("input" | "output", position), ..) that operations read or made of which PyTorch does not say what it
+            keeps, or that share memory with other inputs.
     """
     held: dict = {}
     for kind, handles in (("input", tracer.inputs), ("output", outputs)):
@@ -290,7 +292,9 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
     kept = {place for place, *_ in found}
     loose = tuple(k for k, h in enumerate(outputs) if h.base.input is None
                   and id(h.base) not in unknown and ("output", k) not in kept)
-    return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose
+    unsaid = tuple((kind, k) for kind, handles in (("input", tracer.inputs), ("output", outputs))
+                   for k, h in enumerate(handles) if id(h.base) in unknown or h.base.region is not None)
+    return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose, unsaid
 
 
 def keeps(tracer: Tracer, base) -> bool:

@@ -619,7 +619,9 @@ class Tracer:
         if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
             raise NeedsEager("a view is changed in place where gradients are recorded, and it was made under no_grad "
                              "or by a call with several results", "clone() it first", kind="gradient")
-        if (grad or target.requires_grad) and any(ref() not in (None, target) for ref in base.restricted):
+        by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
+        others = [view for ref in base.restricted if (view := ref()) not in (None, target)]
+        if others and (grad or target.requires_grad or not by_data and any(view.requires_grad for view in others)):
             raise NeedsEager("a tensor is changed in place that has views which were made under no_grad or by a call "
                              "with several results", "clone() them", kind="gradient")
         return grad

@@ -96,3 +96,14 @@ def uses(backward: Graph, n_saved: int) -> tuple:
         for k in positions(saved[o.node]):
             found[k] = (1 << len(backward.inputs) - n_saved) - 1
     return tuple(positions(bits) for bits in found)
+
+
+def kept_for_others(saved: tuple, read: tuple, watched: tuple, unsaid: tuple) -> list:
+    """Which of the ``saved`` ("input" or "output", position) are read in the backward of a result for which autograd
+    does not keep them, while it keeps them for others (``watched``); not those that are ``unsaid``. ``read``: see
+    ``uses``; the other two: see saved_tensors.held_by_caller."""
+    kept: dict = {}
+    for place, tangents, _ in watched:
+        kept.setdefault(place, set()).update(tangents)
+    return [place for place, tangents in zip(saved, read, strict=True)
+            if place in kept and place not in unsaid and not kept[place].issuperset(tangents)]

@@ -507,11 +507,15 @@ at::Tensor view_of(const at::Tensor& base, const GradProgram::View& v, const Run
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (int32_t r : v.sizes) sizes.push_back(run.reg(r));
   for (int32_t r : v.strides) strides.push_back(run.reg(r));
-  at::Tensor view = at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
-  if (v.several && c10::GradMode::is_enabled())
-    if (auto* meta = torch::autograd::impl::get_view_autograd_meta(view))
-      meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
-  return view;
+  return at::as_strided(base, sizes, strides, base.storage_offset() + run.reg(v.offset));
+}
+
+// Comes after the run, which may have written the memory: autograd refuses to look for the history of such a view anew.
+void mark_several(const at::Tensor& view) {
+  auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  if (!meta || !c10::GradMode::is_enabled()) return;
+  meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
+  meta->set_attr_version(torch::autograd::impl::version_counter(view).current_version());
 }
 
 PyObject* py_differentiable(PyObject*, PyObject* args) {
@@ -572,6 +576,8 @@ static PyObject* run_differentiable(PyObject* object, PyObject* const* args, siz
             checked(outputs[i].defined() || slots[i] >= call.program->n_inputs ? THPVariable_Wrap(outputs[i])
                                                                                : Py_NewRef(call.inputs[slots[i]])));
     });
+    for (const auto& v : g.views)
+      if (v.several) mark_several(outputs[v.output]);
     // Values and versions are saved as they are after the run. Hooks that the program has set for saved tensors see
     // them, and may raise.
     if (node) {
