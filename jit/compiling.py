@@ -26,7 +26,7 @@ from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
 from .graph import writing  # noqa: F401  (by which graphs have names)
-from .plans import Plan, recorded
+from .plans import Plan, one_of_several, recorded
 from .runtime import names
 from .runtime.plan import GradSpec, load_differentiable
 from .runtime.plan import Plan as PlanRecord
@@ -100,6 +100,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         if any(not set(symbols) <= set(forward.int_symbols) for *_, symbols in makers):
             raise Unsupported("a result that needs a gradient is a view whose sizes are known only at run time",
                               "return a copy", kind="gradient")
+        makers = [(k, base, one_of_several(function) if k in gradient.several else function, symbols)
+                  for k, base, function, symbols in makers]
         call = _with_library_views(call, makers, len(graph.inputs), forward.int_symbols)
     silent = _view_makers(graph, [k for k in _read_by_library(graph) if k not in gradient.views])
     call = _with_library_views(call, silent, len(graph.inputs), forward.int_symbols, hidden=True)

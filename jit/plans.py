@@ -66,6 +66,15 @@ def recorded(fn: Callable, recording: bool) -> Callable:
     return names.made(mode(fn), recorded, fn, recording)
 
 
+def one_of_several(fn: Callable) -> Callable:
+    """``fn``, whose results are views, with autograd told that each is one of several results of an operation."""
+
+    def call(*args: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(map(torch_private.one_of_several, fn(*args)))
+
+    return names.made(call, one_of_several, fn)
+
+
 def passing_on_late_errors(fn: Callable, graph: Graph) -> Callable:
     """``fn``, a Python function that runs ``graph``; what it raises after it has written an input is passed on, and the
     call is not run again in eager, which would write twice."""

@@ -217,7 +217,30 @@ def written_by_data(y):
     return v * 2
 
 
-RESTRICTED = [written_through_detach, written_through_detach_and_returned, made_behind_a_silent_write,
+def one_of_several_written_silently(y):
+    v = y.split(2, 0)[-1]
+    with torch.no_grad():
+        v.mul_(2)
+    return y, v
+
+
+def shape_of_one_of_several_changed_silently(y):
+    v = y.split(2, 0)[-1]
+    with torch.no_grad():
+        v.unsqueeze_(0)
+    return y, v
+
+
+def one_of_several_made_and_written_silently(y):
+    with torch.no_grad():
+        v = y.split(2, 0)[-1]
+        v.mul_(2)
+    return y
+
+
+RESTRICTED = [one_of_several_written_silently, shape_of_one_of_several_changed_silently,
+              one_of_several_made_and_written_silently,
+              written_through_detach, written_through_detach_and_returned, made_behind_a_silent_write,
               made_behind_a_write_through_detach, written_by_data,
               windows_of_a_detached, windows_of_a_detached_view, windows_of_a_detached_value, windows_of_one_then_write,
               one_then_write_of_windows, strided_of_a_silent_view, chunk_then_write, returned, used_before,
@@ -237,12 +260,15 @@ def outcome(fn, make):
             r.grad_fn  # noqa: B018  (where autograd refuses a view, reading this raises)
         return ([r.requires_grad for r in found],
                 torch.autograd.grad(sum((r * r).sum() for r in found), leaf, allow_unused=True)[0])
-    except RuntimeError as error:
-        return None, str(error)
+    except RuntimeError as error:  # which operator has made the view is told otherwise
+        return None, re.sub("Output . of [A-Za-z0-9]+ is", "A result is", str(error))
 
 
 def check(fn, make):
-    compiled = jit.compile(fn)
+    check_same(fn, jit.compile(fn), make)
+
+
+def check_same(fn, compiled, make):
     for _ in range(2):
         (wants, want), (have, got) = outcome(fn, make), outcome(compiled, make)
         assert have == wants
@@ -255,6 +281,20 @@ def check(fn, make):
 @pytest.mark.parametrize("fn", RESTRICTED, ids=lambda fn: fn.__name__)
 def test_changed_memory(fn):
     check(fn, lambda leaf: (leaf * 1,))
+
+
+def test_one_of_several_of_overlapping_memory():
+    for fn in (shape_of_one_of_several_changed_silently, lambda y: y.unbind(0)[1]):
+        check(fn, lambda leaf: ((leaf[:1] * 1).expand(3, 4),))
+
+        def written(y, fn=fn):
+            v = fn(y)
+            with torch.no_grad():
+                (v[-1] if isinstance(v, tuple) else v)[..., 0] = 2
+            return v
+
+        compiled = jit.compile(fn)
+        check_same(written, lambda y: written(y, compiled), lambda leaf: ((leaf[:1] * 1).expand(3, 4),))
 
 
 def test_of_an_argument():

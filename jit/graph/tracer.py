@@ -616,10 +616,12 @@ class Tracer:
         if self.grad_enabled and target.requires_grad and not restriction(target.chain):
             self._check_leaf(target)
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
-        if (grad or self.grad_enabled and base.carries) and restriction(target.chain):
+        by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
+        # Of one of several views eager refuses the history behind any change, wherever that was made.
+        stale = target.requires_grad and restriction(target.chain) == "several" and not by_data
+        if (grad or self.grad_enabled and base.carries) and restriction(target.chain) or stale:
             raise NeedsEager("a view is changed in place where gradients are recorded, and it was made under no_grad "
                              "or by a call with several results", "clone() it first", kind="gradient")
-        by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
         others = [view for ref in base.restricted if (view := ref()) not in (None, target)]
         if others and (grad or target.requires_grad or not by_data and any(view.requires_grad for view in others)):
             raise NeedsEager("a tensor is changed in place that has views which were made under no_grad or by a call "
