@@ -503,8 +503,44 @@ def read_as_a_dtype(x):
     return x.view(x.dtype) * 2, x.view(torch.int32)[1:], (x * 2).view(x.dtype), v.requires_grad, v * 1
 
 
+def first_by_tensor(x):
+    """Row 1, which a 0-dim tensor says: eager gives a view."""
+    return x[(x.sum() > 0).long()]
+
+
+def chosen(x):
+    y = x * 2
+    v = silently(first_by_tensor, y)
+    return v, v * y.sum(), v.requires_grad, v.is_leaf
+
+
+def chosen_given_back(x):
+    return silently(first_by_tensor, x * 2), silently(lambda y: first_by_tensor(y)[1:], x * 3)
+
+
+def chosen_of_an_input(x):
+    v = silently(first_by_tensor, x)
+    return v, v[1:], first_by_tensor(v), v * 2
+
+
+def chosen_then_viewed(x):
+    y = x * 2
+    v = silently(first_by_tensor, y)
+    return v[1:], first_by_tensor(v), silently(first_by_tensor, y[1:]), silently(lambda v: v[1:], first_by_tensor(y))
+
+
+def chosen_of_chosen(x):
+    return first_by_tensor(silently(first_by_tensor, x * 2))
+
+
+def chosen_without_history(x):
+    return (silently(lambda y: first_by_tensor(y.detach()), x * 2), silently(first_by_tensor, (x * 2).detach()),
+            silently(first_by_tensor, (x * 2).long()), silently(lambda x: first_by_tensor(x * 2), x))
+
+
+CHOSEN = (chosen, chosen_given_back, chosen_of_an_input, chosen_then_viewed, chosen_of_chosen, chosen_without_history)
 SILENT = (used, given_back, given_back_with_its_memory, of_an_input_given_back, of_an_input, beside_a_gradient,
-          viewed_again, parts, detached, read_as_a_dtype)
+          viewed_again, parts, detached, read_as_a_dtype, *CHOSEN)
 
 
 def described(fn, x):

@@ -25,7 +25,7 @@ def _grad(t, h: TensorHandle) -> None:
 
 
 def _base(t, h: TensorHandle) -> None:
-    if h.base.input is None and not h.chain:
+    if h.base.input is None and not h.chain and h.base.frozen is None:
         return None
     raise Unsupported("Tensor._base", kind="tensor-attribute")
 

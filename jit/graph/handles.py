@@ -64,6 +64,8 @@ class Base:
     def requires_grad(self) -> bool:
         """Whether the tensor that has the memory requires grad. Of an input that is a view it is said of the input
         itself: they differ where ``requires_grad_()`` was called on a view of what needs none."""
+        if self.frozen is not None:
+            return self.frozen.base.requires_grad
         return self.carries if self.example is None else self.example.requires_grad
 
 
@@ -144,6 +146,12 @@ class TensorHandle:
     @is_leaf.setter
     def is_leaf(self, value: bool) -> None:
         self._leaf = value
+
+    @property
+    def is_silent_leaf(self) -> bool:
+        """Whether it requires grad as a leaf because it is a view, made inside where gradients are not recorded, of what
+        requires grad."""
+        return self.requires_grad and self.is_leaf and bool(self.chain or self.base.frozen is not None)
 
     def _written(self) -> bool:
         """Whether a write with a gradient has reached this tensor through its memory."""

@@ -98,8 +98,8 @@ class Called:
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
-    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset) if there is one.
-    In the index ``Result(k)`` stands for ``results[k]``."""
+    """Result ``position`` is ``results[source][index]``, and of that the view (sizes, strides, offset, grad mode) if
+    there is one. In the index ``Result(k)`` stands for ``results[k]``. ``recorded``: the grad mode of the index."""
 
     position: int
     source: int
@@ -112,14 +112,11 @@ class Selected:
 
 
 def select(recorded: bool, view: tuple | None, source: torch.Tensor, *index: object) -> torch.Tensor:
-    """``source[index]``, or a view (sizes, strides, offset from its first element) of that; ``recorded``: in which grad
-    mode."""
+    """``source[index]``, made in the grad mode ``recorded``, or a view (sizes, strides, offset from its first element,
+    grad mode) of that."""
     with torch.set_grad_enabled(recorded):
         part = source[index]
-        if view is None:
-            return part
-        sizes, strides, offset = view
-        return part.as_strided(sizes, strides, part.storage_offset() + offset)
+    return part if view is None else show(part, *view)
 
 
 def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, recorded: bool) -> torch.Tensor:

@@ -77,7 +77,7 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
             if any(p.base is h.base and not p.chain for p in (*tracer.inputs, *found)):
                 found[i] = _attached(tracer, h.base, tuple([s for s in h.chain if s.op != "detach" or s.attrs]))
                 derived.append(Silent(i))
-            elif h.requires_grad and h.is_leaf and h.base.input is None:
+            elif h.is_silent_leaf and h.base.input is None:
                 derived.append(Leaf(i))
         elif h.requires_grad and restriction(h.chain) == "several" and _is_written_back(h.base):
             derived.append(OneOfSeveral(i))
@@ -86,6 +86,8 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
         h = found[at]
         if type(h.base.frozen) is Selection and shows_source(h, found):
             last.append(_selected(tracer, at, h, found))
+        elif h.base.frozen is not None and h.is_silent_leaf:
+            derived.append(Leaf(at))
         at += 1
     return found, derived + last[::-1]
 
@@ -174,10 +176,11 @@ def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Se
     selection = h.base.frozen
     view = None
     if h.chain:
-        view = _place(h)
-        if view is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
+        place = _place(h)
+        if place is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
             raise Unsupported("a result is a view that a 0-dim tensor selects",
                               "clone() it, or select with an int", kind="tensor-select")
+        view = (*place, not _is_silent(h))
 
     def add(handle: TensorHandle) -> int:
         for k, known in enumerate(found):
@@ -233,7 +236,7 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     """
     whole = {h.base for h in outputs if not h.chain}
     carrying = [i for i, h in enumerate(outputs)
-                if h.requires_grad and not (h.is_input or h.is_leaf and h.chain or is_spent(tracer, h))]
+                if h.requires_grad and not (h.is_input or h.is_silent_leaf or is_spent(tracer, h))]
     views = tuple(i for i in carrying if outputs[i].base.input is not None
                   or outputs[i].chain and outputs[i].base in whole)
     tangents = tuple(i for i in carrying if i not in views)

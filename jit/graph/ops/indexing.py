@@ -186,6 +186,8 @@ def getitem(t: Tracer, self: TensorHandle, index: object) -> TensorHandle:
     if all(v.ndim == 0 for v in tensors.values()):
         # Eager gives a view here (it reads the index). The copy stands for it as long as neither is written.
         self.base.shadows.append(weakref.ref(handle))
+        if not t.grad_enabled and node.type.dtype.is_floating_point | node.type.dtype.is_complex:
+            handle.requires_grad = self.base.requires_grad and self.requires_grad  # as a leaf; see ``Tracer.view``
         index = index if isinstance(index, tuple) else (index,)
         strides = tuple(s for d, s in enumerate(node.type.strides) if d not in tensors)
         handle.base.frozen = Selection(self, index, strides, t.grad_enabled,
