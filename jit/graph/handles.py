@@ -149,8 +149,8 @@ class TensorHandle:
 
     @property
     def is_silent_leaf(self) -> bool:
-        """Whether it requires grad as a leaf because it is a view, made inside where gradients are not recorded, of what
-        requires grad."""
+        """Whether it requires grad as a leaf, as a view does that is made inside, where gradients are not recorded, of
+        what requires grad."""
         return self.requires_grad and self.is_leaf and bool(self.chain or self.base.frozen is not None)
 
     def _written(self) -> bool:
