@@ -238,7 +238,44 @@ def one_of_several_made_and_written_silently(y):
     return y
 
 
-RESTRICTED = [one_of_several_written_silently, shape_of_one_of_several_changed_silently,
+def made_and_written_silently_then_used(y):
+    with torch.no_grad():
+        v = y[1:]
+        v.mul_(2)
+    return v * 3
+
+
+def made_and_written_silently_then_returned(y):
+    with torch.no_grad():
+        v = y[1:]
+        v.mul_(2)
+    return y, v
+
+
+def view_of_a_written_view(y):
+    with torch.no_grad():
+        v = y[1:]
+        v.mul_(2)
+    return v[1:]
+
+
+def made_behind_the_silent_write_of_a_view(y):
+    with torch.no_grad():
+        y[1:].mul_(2)
+        v = y[1:]
+    return v * 3, v
+
+
+def written_silently_and_copied(y):
+    with torch.no_grad():
+        v = y[1:]
+        v.mul_(2)
+        w = v.clone()
+    return w * 3, v.detach() * 2, y * 2
+
+
+RESTRICTED = [made_and_written_silently_then_used, made_and_written_silently_then_returned, view_of_a_written_view,
+              made_behind_the_silent_write_of_a_view, written_silently_and_copied, one_of_several_written_silently, shape_of_one_of_several_changed_silently,
               one_of_several_made_and_written_silently,
               written_through_detach, written_through_detach_and_returned, made_behind_a_silent_write,
               made_behind_a_write_through_detach, written_by_data,

@@ -114,13 +114,14 @@ class TensorHandle:
     """
 
     __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin",
-                 "member", "_leaf", "_node", "_version", "__weakref__")
+                 "member", "stale", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer: Tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False,
                  origin=None) -> None:
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
         self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
+        self.stale = False  # a restricted view (see ViewStep) whose memory was written since
 
     @property
     def node(self) -> Node:

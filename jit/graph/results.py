@@ -234,6 +234,7 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
 
     Raises NeedsEager where that is not supported.
     """
+    tracer.check_history(outputs)
     whole = {h.base for h in outputs if not h.chain}
     carrying = [i for i, h in enumerate(outputs)
                 if h.requires_grad and not (h.is_input or h.is_silent_leaf or is_spent(tracer, h))]

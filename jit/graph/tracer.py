@@ -478,6 +478,12 @@ class Tracer:
     def _records_grad(self, handles: list[TensorHandle]) -> bool:
         return self.grad_enabled and any(h.requires_grad for h in handles)
 
+    def check_history(self, handles: Sequence[TensorHandle]) -> None:
+        """Autograd refuses the history of a restricted view that was written, whoever asks for it."""
+        if any(h.stale and h.requires_grad for h in handles):
+            raise NeedsEager("a view made under no_grad or by a call with several results was changed in place, and is "
+                             "used where gradients are recorded", "clone() it", kind="gradient")
+
     def wrap(self, result: NamedResult | Node | tuple[Node, ...] | list, handles: list[TensorHandle], alias: bool,
              start: int, name: str = "",
              asked: Callable | None = None) -> TensorHandle | NamedResult | tuple[TensorHandle, ...]:
@@ -485,6 +491,8 @@ class Tracer:
         results have no gradient. ``asked``: see ``Recording``, with the number of the result behind."""
         carries = {h.node for h in handles if h.requires_grad}
         given = [h.node for h in handles] if carries else ()
+        if carries and self.grad_enabled:
+            self.check_history(handles)
 
         def wrapped(node: Node, index: int) -> TensorHandle:
             grad = None
@@ -600,6 +608,8 @@ class Tracer:
         by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
         if not by_data:
             self.wrote = (*self.wrote, base)
+            for view in filter(None, [ref() for ref in base.restricted]):
+                self.set(view, "stale", True)
         if base.input is not None and not by_data:
             self.set(base, "noted", True)
             if base.region is not None:
