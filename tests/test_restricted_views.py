@@ -275,7 +275,8 @@ def written_silently_and_copied(y):
 
 
 RESTRICTED = [made_and_written_silently_then_used, made_and_written_silently_then_returned, view_of_a_written_view,
-              made_behind_the_silent_write_of_a_view, written_silently_and_copied, one_of_several_written_silently, shape_of_one_of_several_changed_silently,
+              made_behind_the_silent_write_of_a_view, written_silently_and_copied,
+              one_of_several_written_silently, shape_of_one_of_several_changed_silently,
               one_of_several_made_and_written_silently,
               written_through_detach, written_through_detach_and_returned, made_behind_a_silent_write,
               made_behind_a_write_through_detach, written_by_data,

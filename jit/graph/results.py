@@ -53,6 +53,7 @@ class Selection:
 def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
     """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of
     these, in order."""
+    tracer.check_history(outputs)
     found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
     held = {h.base for h in found if not _is_detached(h)}
     for i, h in enumerate(outputs):
@@ -234,7 +235,6 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
 
     Raises NeedsEager where that is not supported.
     """
-    tracer.check_history(outputs)
     whole = {h.base for h in outputs if not h.chain}
     carrying = [i for i, h in enumerate(outputs)
                 if h.requires_grad and not (h.is_input or h.is_silent_leaf or is_spent(tracer, h))]
