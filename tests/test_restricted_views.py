@@ -606,3 +606,72 @@ def test_what_is_made_without_gradients_requires_grad_as_its_base_does(fn, dynam
         for x in (leaf, leaf * 1, whole.t().clone().t(), leaf[:], (leaf * 1)[1:]):
             if x.shape[0] > 2:
                 assert described(compiled, x) == described(fn, x)
+
+
+def several_across_a_break(x):
+    v = (x * 2).split(2, 0)[-1]
+    jit.graph_break()
+    v[0] = 1.5
+    return v
+
+
+def resized_across_a_break(x):
+    v = (x * x).transpose(-1, 0)
+    jit.graph_break()
+    with torch.no_grad():
+        torch.add(x, x, out=v)
+    return v
+
+
+def written_across_a_break(x):
+    v = (x * x).transpose(-1, 0)
+    jit.graph_break()
+    v.mul_(2)
+    return v + 1
+
+
+def break_without_grad(x):
+    v = (x * x)[:1]
+    with torch.no_grad():
+        jit.graph_break()
+        u = v * 2
+        v.mul_(3)
+    return v + 1, u
+
+
+def one_given_back(x):
+    return (x * 2).unbind(0)[-1]
+
+
+def parts_given_back(x):
+    return (x * 2).chunk(2, -1)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [several_across_a_break, resized_across_a_break, written_across_a_break,
+                                break_without_grad, one_given_back, parts_given_back],
+                         ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_views_of_what_is_no_result_are_views_for_autograd(fn, dynamic):
+    """Behind a break, or in the caller, they are refused or resized as in eager."""
+    def seen(call, x, written):
+        try:
+            results = call(x)
+            results = results if isinstance(results, tuple) else (results,)
+            if written:
+                results[0].mul_(2)
+            (gradient,) = torch.autograd.grad(sum(r.sin().sum() for r in results), [x])
+        except RuntimeError as error:
+            return re.sub(r"utput \d+ of \w+", "utput", str(error))
+        return [r.detach() for r in results], gradient
+
+    compiled = jit.compile(fn, dynamic=dynamic)
+    for shape in ((1, 5), (4, 4), (2, 6), (5, 3)):
+        for written in (False, True):
+            values = torch.rand(shape)
+            for layout in (values, values.t().clone().t(), values.repeat(1, 2)[:, : shape[1]]):
+                want, got = [seen(call, layout.clone().requires_grad_(), written) for call in (fn, compiled)]
+                if isinstance(want, str):
+                    assert got == want
+                else:
+                    torch.testing.assert_close(got, want)

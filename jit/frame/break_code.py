@@ -80,6 +80,8 @@ def lets_go_of(frame: Frame, slot: int) -> bool:
 class Return:
     """The end of a rewritten function that has captured the frame to its end."""
 
+    goes_on = False
+
     def __init__(self, value: Value) -> None:
         self.value = value
 
@@ -94,6 +96,8 @@ class Return:
 
 class BreakCode:
     """The end of one that breaks, in the last of a chain of ``Broken`` frames, the outermost first."""
+
+    goes_on = True
 
     def __init__(self, session: Session, settings: Settings, chain: list[Broken], go_on: object = None) -> None:
         self.session, self.settings, self.chain, self.go_on = session, settings, chain, go_on

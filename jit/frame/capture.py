@@ -286,7 +286,7 @@ class Capture:
         e.write_back(recorded, [m for r in s.tracer.regions for m in r.written], unnoted)
         for origin, offset in s.tracer.places:
             s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), facts.Equals(offset))
-        wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs])
+        wanted, e.derived = results.derive(s.tracer, [t.handle(s) for t in e.outputs], ending.goes_on)
         e.outputs += [s.recording.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)
         if gradient is not None:

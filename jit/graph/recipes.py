@@ -83,6 +83,18 @@ class OneOfSeveral:
 
 
 @dataclasses.dataclass(frozen=True)
+class ViewOfItself:
+    """Result ``position`` is a view for autograd, of all that the graph gives there: what it is a view of in eager is
+    no result. ``several``: it is one of several views that an operation gave."""
+
+    position: int
+    several: bool
+
+    def call(self) -> tuple[Callable, tuple]:
+        return view_of_itself, (Result(self.position), self.several)
+
+
+@dataclasses.dataclass(frozen=True)
 class Called:
     """Result ``position`` is number ``index`` of the results of ``operator`` for what the graph gives there and
     ``arguments``."""
@@ -129,6 +141,13 @@ def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, record
 def silently(view: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return view.view_as(view)
+
+
+def view_of_itself(tensor: torch.Tensor, several: bool) -> torch.Tensor:
+    """A view of all of ``tensor``. ``several``: autograd is told that it is one of several results of an operation."""
+    with torch.enable_grad():
+        view = tensor.view_as(tensor)
+        return torch_private.one_of_several(view) if several else view
 
 
 def leaf(tensor: torch.Tensor) -> torch.Tensor:

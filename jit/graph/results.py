@@ -23,7 +23,7 @@ from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.prims import base_of
 from jit.graph.prim_info import info
-from jit.graph.recipes import Called, Detached, Leaf, OneOfSeveral, Result, Selected, Shown, Silent
+from jit.graph.recipes import Called, Detached, Leaf, OneOfSeveral, Result, Selected, Shown, Silent, ViewOfItself
 from jit.graph.recording import Gradient
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ class Selection:
         return self.source.base
 
 
-def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
+def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -> tuple:
     """-> (outputs, derived): handles that the graph is to return, ``outputs`` first, and how the caller makes some of
-    these, in order."""
+    these, in order. ``goes_on``: the outputs are what is left of a program behind a break, which may go on to change
+    them or their shapes in place."""
     tracer.check_history(outputs)
     found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
     held = {h.base for h in found if not _is_detached(h)}
@@ -82,6 +83,8 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
                 derived.append(Leaf(i))
         elif h.requires_grad and restriction(h.chain) == "several" and _is_written_back(h.base):
             derived.append(OneOfSeveral(i))
+        elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
+            derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
     at = 0
     while at < len(found):
         h = found[at]
@@ -91,6 +94,13 @@ def derive(tracer: Tracer, outputs: list[TensorHandle]) -> tuple:
             derived.append(Leaf(at))
         at += 1
     return found, derived + last[::-1]
+
+
+def _is_alone(h: TensorHandle, found: list) -> bool:
+    """Whether a handle is a view of memory that the program made and of which the whole is not among ``found``."""
+    base = h.base
+    return (bool(h.chain) and base.input is None and base.frozen is None
+            and not any(p.base is base and not p.chain for p in found))
 
 
 def _shared(tracer: Tracer, outputs: list[TensorHandle]) -> list:
