@@ -77,6 +77,7 @@ INTEGERS = (-1, 3, 300, 2**31, 2**40 + 1, 2**53 + 1)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int8,
           torch.uint8, torch.bool)
 ULPS = 4
+NAN = slice(5, 6)  # the row of the arguments that has infinities and NaN
 
 
 def expressions():
@@ -99,9 +100,10 @@ def arguments(dtype, device):
     return [t.requires_grad_(dtype.is_floating_point) for t in (x, y)] + [torch.tensor([0, 2], device=device)]
 
 
-def outcome(fn, dtype, device, number):
-    """Results and gradients of a call, or its exception."""
+def outcome(fn, dtype, device, number, rows=slice(None)):
+    """Results and gradients of a call, or its exception. ``rows``: those of the matrices that are given."""
     x, y, i = arguments(dtype, device)
+    x, y = (t.detach()[rows].clone().requires_grad_(t.requires_grad) for t in (x, y))
     torch.manual_seed(0)
     try:
         result = tensors_of(fn(x, y, i, torch.tensor(number, device=device)))
@@ -128,6 +130,15 @@ def unlike(want, got, strides: bool) -> str | None:
         same |= torch.isclose(want.double(), got.double(), close, torch.finfo(want.dtype).tiny)
     at = (~same).flatten().nonzero().flatten()[:3].tolist()
     return ", ".join(f"{want.flatten()[k].item()} is {got.flatten()[k].item()}" for k in at) or None
+
+
+def with_nan_alone(want, alone):
+    """A result of eager's with the row of ``NAN`` as eager has it without the other rows. At NaN some of its kernels
+    give one thing in whole vectors and another in what is left behind them, so that what they give hangs on the
+    machine's vectors."""
+    if alone is None or want is None or want.shape != (9, 4) or alone.shape != (1, 4):
+        return want
+    return torch.cat([want[:NAN.start], alone, want[NAN.stop:]])
 
 
 def check(expression: str, device: str, dtypes, symbolic: bool = False, rounding: bool = False,
@@ -166,6 +177,11 @@ def check(expression: str, device: str, dtypes, symbolic: bool = False, rounding
                         why = why or f"{len(a)} {kind}s in eager, {len(b)} compiled"
                     for k, (u, v) in enumerate(zip(a, b)):
                         how = unlike(u, v, kind == "result")
+                        if how and "nan" in how:
+                            call = functions[0] if not symbolic else lambda *args: functions[0](*args, number)
+                            row = outcome(call, dtype, device, number, NAN)
+                            if not isinstance(row, Exception):
+                                how = unlike(with_nan_alone(u, row[kind == "gradient"][k]), v, False)
                         why = why or how and f"{kind} {k}: {how}"
             if why:
                 found.append(f"{dtype}, N = {number!r}: {why}")
