@@ -138,3 +138,21 @@ def test_sizes_that_vary():
                     (results[0].sum() + results[1].sum()).backward()
             else:
                 (results[0].square().sum() + results[1].sum()).backward()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_lies_between_the_elements_of_an_argument_is_saved(dynamic):
+    """Only one of the results needs what ``as_strided`` shows, so that the backward reads a copy: a copy of the argument
+    has nothing between its elements."""
+    def f(y, i):
+        shown = y.as_strided((3, 4), (4, 1))
+        return F.batch_norm(shown, None, None, training=True), shown.index_fill(0, i, 2), shown.exp() * shown.sin()
+
+    def gradient(fn, columns):
+        leaf = (torch.arange(72.0) % 7 / 4).requires_grad_()
+        results = fn(leaf.as_strided((3, columns), (24, 3)), torch.tensor([2]))
+        return torch.autograd.grad(sum((r * torch.arange(12.0).view(3, 4)).sum() for r in results), leaf)
+
+    compiled = jit.compile(f, dynamic=dynamic)
+    for columns in (4, 6, 3, 4):
+        torch.testing.assert_close(gradient(compiled, columns), gradient(f, columns))

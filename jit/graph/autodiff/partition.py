@@ -98,7 +98,7 @@ class _Forward(Part):
 
     def saved(self, n: Node):
         made = self.new[n]
-        return self.node("clone", (made,), {}, n.type) if n.op == "input" or n in self.shown else made
+        return self.node("clone", (made,), {}, n.type) if n.op in ("input", *VIEWS) or n in self.shown else made
 
 
 class _Backward(Part):
@@ -161,6 +161,8 @@ class _Division:
                                                                     and n not in self.late])
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs
                         if o.mutates is not None} | {graph.inputs[i] for i in changed}
+        # These show what lies between the elements of an input, which is not in a copy of it.
+        self.between = {n for n in graph.nodes if "place" in n.attrs and n.inputs[0] in self.mutated}
         self.returned = {o.node for o in primal_outputs if o.mutates is None
                          and base_of(o.node).op != "input"} - {primal_outputs[j].node for j in loose}
         self.goals = [o.node for o in gradients] + [n for n in graph.nodes if n.impure and n in self.late]
@@ -203,7 +205,7 @@ class _Division:
             return max(self._bytes(n), 1) if n in self.mutated else 0
         if n in self.returned:
             return 0
-        if n.op in VIEWS:
+        if n.op in VIEWS and n not in self.between:
             return INFINITE  # the memory is saved, and the view made again
         return max(self._bytes(n), 1)
 
@@ -219,7 +221,7 @@ class _Division:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
-            once = (n.op == "input" or n.impure or n in self.early and n not in self.repeatable
+            once = (n.op == "input" or n in self.between or n.impure or n in self.early and n not in self.repeatable
                     and (not info(n.op).repeatable or n in self.exact or depth[n] > LONGEST_CHAIN))
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
