@@ -142,8 +142,8 @@ def test_sizes_that_vary():
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_what_lies_between_the_elements_of_an_argument_is_saved(dynamic):
-    """Only one of the results needs what ``as_strided`` shows, so that the backward reads a copy: a copy of the argument
-    has nothing between its elements."""
+    """Only one of the results needs what ``as_strided`` shows, so that the backward reads a copy: a copy of the
+    argument has nothing between its elements."""
     def f(y, i):
         shown = y.as_strided((3, 4), (4, 1))
         return F.batch_norm(shown, None, None, training=True), shown.index_fill(0, i, 2), shown.exp() * shown.sin()
