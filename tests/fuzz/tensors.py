@@ -339,6 +339,8 @@ def main():
                                    "as fast, and misses only what the C++ compiler itself gets wrong")
     p.add_argument("--show", type=int, metavar="SEED", help="print a program and what is wrong with it instead")
     given = p.parse_args()
+    if given.jobs < 1:
+        p.error("--jobs: at least one process")
     if given.level:
         from jit.codegen import toolchain
 
