@@ -1,5 +1,5 @@
-"""Which gradient this PyTorch gives where a function has none: its conventions at corners and ties have changed from
-version to version, so it is asked, once, by a small trial of each."""
+"""What this PyTorch does where versions differ: which gradient a function has at corners and ties, and how limits count.
+Eager is asked, once, by a small trial of each."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ def clamp_keeps_to_range() -> bool:
     """Whether a limit that the dtype cannot hold is the nearest number that it can, as from torch 2.15 on; before it
     wraps around, or raises."""
     return torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-1).item() == 0
+
+
+@functools.cache
+def softshrink_rounds_limits() -> bool:
+    """Whether ``softshrink`` of halves rounds its limit to their dtype on CPUs, as from torch 2.15 on."""
+    return torch.nn.functional.softshrink(torch.full((1,), 0.1, dtype=torch.bfloat16, device="cpu"), 0.1).item() == 0
 
 
 @functools.cache

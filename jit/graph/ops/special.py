@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.devices import backend
+from jit.graph import conventions
 from jit.graph.build import HALF, is_number
 from jit.graph.layout import normalize_dim, preserved_strides
 from jit.graph.ops.copies import cat
@@ -113,7 +114,7 @@ def softshrink(b: Builder, self: Node, lambd: float = 0.5) -> Node:
     if not is_number(lambd) or not self.dtype.is_floating_point:
         return NotImplemented
     x = b.opmath(self)
-    if self.dtype in HALF and backend(self.device).rounds_limits:
+    if self.dtype in HALF and (backend(self.device).rounds_limits or conventions.softshrink_rounds_limits()):
         lambd = torch.tensor(lambd, dtype=self.dtype, device="cpu").item()
     small = b.mul(x, 0.0)
     shrunk = b.where(b.gt(x, float(lambd)), b.sub(x, float(lambd)),
