@@ -83,6 +83,29 @@ def not_recorded(x, i):
     return a, x[i]
 
 
+@case((4, 4), grad=(0,))
+def beside_what_is_detached(x, i):
+    return x.detach(), x[i], x.data, x[:, i]
+
+
+@case((4, 4), grad=(0,))
+def of_a_value_beside_what_is_detached(x, i):
+    y = x.exp()
+    return y.detach(), y[i], y
+
+
+@case((4, 4), grad=(0,))
+def beside_views_that_are_not_recorded(x, i):
+    with torch.no_grad():
+        a, b = x[:], x.t()
+    return a, x[i], b, b[i]
+
+
+@case((4, 4), grad=(0,))
+def beside_its_position(x, i):
+    return i.detach(), x[i], i, x[:, i], x.detach()[i]
+
+
 @case((4, 4))
 def whole_and_new_axis(x, i):
     return x[..., None, i], x[i, ::2]

@@ -55,9 +55,39 @@ def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -
     these, in order. ``goes_on``: the outputs are what is left of a program behind a break, which may go on to change
     them or their shapes in place."""
     tracer.check_history(outputs)
-    found, derived, last = [*outputs, *_shared(tracer, outputs)], [], []
-    held = {h.base for h in found if not _is_detached(h)}
-    for i, h in enumerate(outputs):
+    making = _Making(tracer, [*outputs, *_shared(tracer, outputs)])
+    for i in range(len(outputs)):
+        making.differently(i, goes_on)
+    at = 0
+    while at < len(making.found):
+        h = making.found[at]
+        if type(h.base.frozen) is Selection and shows_source(h, making.found):
+            sources = len(making.found)
+            making.selected(at, h)
+            for i in range(sources, len(making.found)):
+                making.differently(i, goes_on)
+        elif h.base.frozen is not None and h.is_silent_leaf:
+            making.derived.append(Leaf(at))
+        at += 1
+    return making.found, making.derived + making.last[::-1]
+
+
+class _Making:
+    """How results are made, by position.
+
+    Attributes: ``meant``, what each is in the end; ``found``, what the graph gives there; ``derived``, how the caller
+    makes those that differ, and ``last``, in reverse, how it makes selections from these; ``held``, memory of results.
+    """
+
+    def __init__(self, tracer: Tracer, meant: list[TensorHandle]) -> None:
+        self.tracer, self.meant, self.found = tracer, meant, list(meant)
+        self.held = {h.base for h in meant if not _is_detached(h)}
+        self.derived: list = []
+        self.last: list[Selected] = []
+
+    def differently(self, i: int, goes_on: bool) -> None:
+        """Find what the graph is to give for result ``i`` and what the caller makes of it."""
+        tracer, found, derived, h = self.tracer, self.found, self.derived, self.meant[i]
         if h.base.region is not None:
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place
             derived.append(_shown_member(i, h))
@@ -69,7 +99,7 @@ def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -
                                   "clone() it", kind="unknown-function")
             found[i] = next(p for p in tracer.inputs if p.base is h.base and not p.chain)
             derived.append(Called(i, *h.chain[-1].call))
-        elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in held):
+        elif _is_detached(h) and h.base.frozen is None and (h.base.input is not None or h.base in self.held):
             chain = tuple([step for step in h.chain if not step.attrs.get("asked")])
             wholes = [p for p in (*tracer.inputs, *found) if p.base is h.base and not p.chain] if not chain else ()
             found[i] = wholes[0] if wholes else _attached(tracer, h.base, chain)
@@ -85,15 +115,43 @@ def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -
             derived.append(OneOfSeveral(i))
         elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
             derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
-    at = 0
-    while at < len(found):
-        h = found[at]
-        if type(h.base.frozen) is Selection and shows_source(h, found):
-            last.append(_selected(tracer, at, h, found))
-        elif h.base.frozen is not None and h.is_silent_leaf:
-            derived.append(Leaf(at))
-        at += 1
-    return found, derived + last[::-1]
+
+    def place_of(self, handle: TensorHandle, position: int) -> int:
+        """Where ``handle`` is when result ``position`` is selected; it joins the results if it is nowhere."""
+        later = {position, *(recipe.position for recipe in self.last)}
+        for k, known in enumerate(self.meant):
+            if known is handle and k not in later:
+                return k
+        self.meant.append(handle)
+        self.found.append(handle)
+        return len(self.found) - 1
+
+    def selected(self, position: int, h: TensorHandle) -> None:
+        """Find how the caller makes a selection; what it is made from joins the results."""
+        selection = h.base.frozen
+        view = None
+        if h.chain:
+            place = _place(h)
+            if place is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
+                raise Unsupported("a result is a view that a 0-dim tensor selects",
+                                  "clone() it, or select with an int", kind="tensor-select")
+            view = (*place, not _is_silent(h))
+        tensors = []
+
+        def template(v: TensorHandle | slice | list | IntExpr) -> Result | slice:
+            if isinstance(v, TensorHandle):
+                then = selection.nodes[v]
+                tensors.append(v if v.node is then else self.tracer.fresh(then))
+                return Result(self.place_of(tensors[-1], position))
+            if holds((Dim, TensorHandle, list), v):
+                raise Unsupported("a result is a view at a position computed from a tensor and a symbolic size",
+                                  "clone() it", kind="tensor-select")
+            return v
+
+        index = tuple(map(template, selection.index))
+        self.found[position] = tensors[0]  # something in its place, until the caller has made it
+        source = self.place_of(selection.source, position)
+        self.last.append(Selected(position, source, index, selection.recorded, view))
 
 
 def _is_alone(h: TensorHandle, found: list) -> bool:
@@ -180,41 +238,6 @@ def _place(h: TensorHandle) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     offset = offset_in_base(h)
     return (h.type.shape, h.type.strides, offset) if all(type(v) is int
                                                          for v in (offset, *h.type.shape, *h.type.strides)) else None
-
-
-def _selected(tracer: Tracer, position: int, h: TensorHandle, found: list) -> Selected:
-    """The recipe for ``h``; what it is made from joins ``found``."""
-    selection = h.base.frozen
-    view = None
-    if h.chain:
-        place = _place(h)
-        if place is None or not same_ints(selection.strides, h.base.type.strides) or _is_detached(h):
-            raise Unsupported("a result is a view that a 0-dim tensor selects",
-                              "clone() it, or select with an int", kind="tensor-select")
-        view = (*place, not _is_silent(h))
-
-    def add(handle: TensorHandle) -> int:
-        for k, known in enumerate(found):
-            if known is handle and k != position:
-                return k
-        found.append(handle)
-        return len(found) - 1
-
-    tensors = []
-
-    def template(v: TensorHandle | slice | list | IntExpr) -> Result | slice:
-        if isinstance(v, TensorHandle):
-            then = selection.nodes[v]
-            tensors.append(v if v.node is then else tracer.fresh(then))
-            return Result(add(tensors[-1]))
-        if holds((Dim, TensorHandle, list), v):
-            raise Unsupported("a result is a view at a position computed from a tensor and a symbolic size",
-                              "clone() it", kind="tensor-select")
-        return v
-
-    index = tuple(map(template, selection.index))
-    found[position] = tensors[0]  # something in its place, until the caller has made it
-    return Selected(position, add(selection.source), index, selection.recorded, view)
 
 
 def _is_detached(handle: TensorHandle) -> bool:
