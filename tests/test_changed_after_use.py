@@ -226,3 +226,35 @@ def test_without_a_backward_the_call_is_one_graph():
     for program in (factor, result_of_exp, without_recording):
         x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
         torch.testing.assert_close(jit.compile(program, fullgraph=True)(x, w), program(x, w))
+
+
+@pytest.mark.parametrize("operation", ["sigmoid", "exp", "sqrt", "tanh", "rsqrt", "reciprocal"])
+def test_what_is_kept_does_not_depend_on_where_it_was_asked_first(operation):
+    """PyTorch is asked once what an operation keeps; the first to ask starts with gradients off."""
+    def off_at_first(x):
+        torch.set_grad_enabled(True)
+        return off_then_on(x)
+
+    def broken_where_off(x):
+        with torch.no_grad():
+            jit.graph_break()
+        return off_then_on(x)
+
+    def off_then_on(x):
+        y = getattr(torch, operation)(x)
+        y.add_(1)
+        return y
+
+    sizes = {"off": (3, 7, 11), "break": (5, 3, 7), "inference": (7, 3, 5)}  # that no other test has asked about
+    with torch.no_grad():
+        y = jit.compile(off_at_first)(torch.ones(sizes["off"], requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    y = jit.compile(broken_where_off)(torch.ones(sizes["break"], requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    with torch.inference_mode():
+        jit.compile(off_then_on)(torch.ones(sizes["inference"]))
+    y = jit.compile(off_then_on)(torch.ones(sizes["inference"], requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

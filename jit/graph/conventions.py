@@ -1,4 +1,4 @@
-"""What this PyTorch does where versions differ: which gradient a function has at corners and ties, and how limits count.
+"""What this PyTorch does where versions differ: which gradient a function has at corners and ties, how limits count.
 Eager is asked, once, by a small trial of each."""
 
 from __future__ import annotations

@@ -73,7 +73,9 @@ class StandIns:
 
     def _shown(self, v: TensorHandle | Node | Described) -> torch.Tensor:
         if id(v) not in self.made:
-            self.made[id(v)] = self._tensor(v)
+            # Whatever the program's modes are: a result made under no_grad would have no history.
+            with torch.inference_mode(False), torch.enable_grad():
+                self.made[id(v)] = self._tensor(v)
         return self.made[id(v)][1]
 
     def _tensor(self, v: TensorHandle | Node | Described) -> tuple[torch.Tensor, ...]:
