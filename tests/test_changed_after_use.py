@@ -165,10 +165,40 @@ def result_shown_by_a_view(x, w):
     return y
 
 
+def unrecorded_write_then_another(x, w):
+    h = x * 2
+    with torch.no_grad():
+        h.sigmoid_()
+    y = h * 3
+    h.add_(1)
+    return y, h
+
+
+def unrecorded_write_of_a_view(x, w):
+    h = x.cumsum(0)
+    v = h[:, 1:]
+    with torch.no_grad():
+        v.exp_().mul_(h[:, :1])
+    y = F.pad(h, (1, 1))
+    v.diagonal().add_(1)
+    return y, h
+
+
+def unrecorded_use_of_what_is_written(x, w):
+    h = x * 2
+    with torch.no_grad():
+        g = torch.empty(h.shape[0], 4)
+        torch.mul(h, w[:1], out=g)
+        h.add_(1)
+    g.mul_(h)
+    return g * w[:1]
+
+
 PROGRAMS = [result_of_exp, factor, addend, written_before_use, result_of_a_write, without_recording, through_a_view,
             read_through_a_view, index, detached, another_result, only_the_shape_is_kept, statistics, norm_and_residual,
             dropout_in_place, masked, inputs_in_a_step, gradient_inside, ignored, transposed_in_place,
-            another_shape_of_a_factor, another_shape_of_a_view, result_shown_by_a_view]
+            another_shape_of_a_factor, another_shape_of_a_view, result_shown_by_a_view,
+            unrecorded_write_then_another, unrecorded_write_of_a_view, unrecorded_use_of_what_is_written]
 LAYOUTS = {
     "dense": lambda n: torch.linspace(-1, 1, n * 4).view(n, 4),
     "transposed": lambda n: torch.linspace(-1, 1, n * 4).view(4, n).t(),

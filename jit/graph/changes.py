@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit import torch_private
-from jit.errors import Unsupported
+from jit.errors import NeedsEager, Unsupported
 from jit.graph import aten, memory
 from jit.graph.handles import NamedResult, TensorHandle, partly_shared
 from jit.graph.ir import Node, same_ints
@@ -83,6 +83,9 @@ def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
             raise Unsupported("an out= tensor of another dtype or on another device",
                               "give it the result's", kind="out-argument")
         if not same_ints(v.type.shape, target.type.shape):
+            if target.requires_grad and not target.is_leaf:
+                raise NeedsEager("a tensor with a history gets another shape by out=, of which its history knows "
+                                 "nothing", "give it the result's shape", kind="out-argument")
             raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
     for target, v in zip(targets, values):
         t.write(target, v, handles)

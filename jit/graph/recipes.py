@@ -53,7 +53,7 @@ class Shown:
 @dataclasses.dataclass(frozen=True)
 class Leaf:
     """Result ``position`` requires grad though no gradient leads from it, as a view does that is made where gradients
-    are not recorded, of a tensor that requires grad."""
+    are not recorded, of a tensor that requires grad, and what ``requires_grad_()`` was called on."""
 
     position: int
 

@@ -55,8 +55,9 @@ def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -
     these, in order. ``goes_on``: the outputs are what is left of a program behind a break, which may go on to change
     them or their shapes in place."""
     tracer.check_history(outputs)
-    making = _Making(tracer, [*outputs, *_shared(tracer, outputs)])
-    for i in range(len(outputs)):
+    meant = _with_sources(outputs)
+    making = _Making(tracer, [*meant, *_shared(tracer, meant)])
+    for i in range(len(making.found)):
         making.differently(i, goes_on)
     at = 0
     while at < len(making.found):
@@ -70,6 +71,18 @@ def derive(tracer: Tracer, outputs: list[TensorHandle], goes_on: bool = False) -
             making.derived.append(Leaf(at))
         at += 1
     return making.found, making.derived + making.last[::-1]
+
+
+def _with_sources(outputs: list[TensorHandle]) -> list[TensorHandle]:
+    """``outputs`` and what the caller makes selections among them from."""
+    found = list(outputs)
+    for h in found:  # which grows
+        selection = h.base.frozen
+        if type(selection) is Selection and shows_source(h, found):
+            for v in (selection.source, *[v for v, then in selection.nodes.items() if v.node is then]):
+                if not any(v is known for known in found):
+                    found.append(v)
+    return found
 
 
 class _Making:
@@ -115,6 +128,8 @@ class _Making:
             derived.append(OneOfSeveral(i))
         elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
             derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
+        if any(h is leaf for leaf in tracer.inner_leaves):
+            derived.append(Leaf(i))
 
     def place_of(self, handle: TensorHandle, position: int) -> int:
         """Where ``handle`` is when result ``position`` is selected; it joins the results if it is nowhere."""
@@ -150,6 +165,7 @@ class _Making:
 
         index = tuple(map(template, selection.index))
         self.found[position] = tensors[0]  # something in its place, until the caller has made it
+        self.tracer.check_history([selection.source])
         source = self.place_of(selection.source, position)
         self.last.append(Selected(position, source, index, selection.recorded, view))
 

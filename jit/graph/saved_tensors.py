@@ -49,6 +49,7 @@ class Event(NamedTuple):
     made: tuple  # (base, node that it held when the operation was over) of each result
     wrote: tuple  # bases
     mixed: bool  # whether the tensors are of several dtypes, which nothing has converted
+    recorded: bool  # whether gradients are recorded; else it keeps nothing
     loc: object
 
 
@@ -63,7 +64,8 @@ def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str,
         given_args, given_kwargs = replaced(TensorHandle, given.get, [list(args), kwargs])
         read = list(given.values())
         mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
-        event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed, loc)
+        event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed,
+                      tracer.grad_enabled, loc)
         tracer.events.append(event)
         if tracer.grad_enabled:
             _note_kept_inputs(tracer, event)
@@ -203,9 +205,9 @@ def refused(tracer: Tracer, roots: list[TensorHandle]) -> list:
     for k, event in enumerate(tracer.events):
         for base in event.wrote:
             writes.setdefault(id(base), []).append(k)
-    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes
+    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes and e.recorded
                 and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
-    mixed = [e for e in tracer.events if e.mixed and any(d.requires_grad for d in e.read)]
+    mixed = [e for e in tracer.events if e.mixed and e.recorded and any(d.requires_grad for d in e.read)]
     if not suspects and not mixed:
         return [None] * len(roots)
     sources = [h.base.input or h.node for h in leaves(tracer)]
@@ -258,8 +260,8 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
         for k, h in enumerate(handles):
             if h.base.region is None and (kind == "input") == (h.base.input is not None):
                 held.setdefault(id(h.base), []).append((kind, k))
-    events = [e for e in tracer.events if any(id(d.base) in held for d in e.read)
-              or any(id(b) in held for b, _ in e.made)]
+    events = [e for e in tracer.events if e.recorded and (any(id(d.base) in held for d in e.read)
+                                                         or any(id(b) in held for b, _ in e.made))]
     nodes = tracer.builder.nodes
     sources = {tracer.inputs[i].base.input: 1 << k for k, i in enumerate(wrt)}
     carries = carrying(nodes, sources) if events else ()
@@ -300,7 +302,7 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
 def keeps(tracer: Tracer, base) -> bool:
     """Whether autograd keeps the memory of ``base`` for a backward, as far as PyTorch says."""
     for event in tracer.events:
-        if any(d.base is base for d in event.read) or any(b is base for b, _ in event.made):
+        if event.recorded and (any(d.base is base for d in event.read) or any(b is base for b, _ in event.made)):
             effects = _effects(event)
             if effects is None or id(base) in effects[0]:
                 return True

@@ -574,9 +574,7 @@ class Tracer:
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):
             raise Unsupported("a write to a tensor of which several elements share memory",
                               "clone() it first", kind="overlapping-memory")
-        if base.frozen is not None or any(s() is not None for s in base.shadows):
-            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor",
-                              "select with an int, or clone() the selection", kind="tensor-select")
+        self.check_selections(base)
         grad = self.check_change(target, handles)
         if grad and any(step.op == "detach" for step in target.chain):
             raise NeedsEager("a detached tensor is written with values that carry a gradient",
@@ -618,6 +616,13 @@ class Tracer:
             self.set(base, "grad", True)
             self.set(base, "carries", True)
             self.needs_grad = True
+
+    def check_selections(self, base: Base) -> None:
+        """A copy that stands for a view is no longer right when what it was read from is written, or shows other
+        places."""
+        if base.frozen is not None or any(s() is not None for s in base.shadows):
+            raise Unsupported("a write to a tensor of which one element was selected by a 0-dim tensor",
+                              "select with an int, or clone() the selection", kind="tensor-select")
 
     def check_change(self, target: TensorHandle, handles: Sequence[TensorHandle] = ()) -> bool:
         """Whether an in-place operation of ``target`` is recorded for the gradient, where its other operands are

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from jit.errors import EagerRaises, Unsupported
+from jit.errors import EagerRaises, NeedsEager, Unsupported
 from jit.graph import layout, memory
 from jit.graph.build import is_number
 from jit.graph.dims import ceil_div, hint, plain_if_few, product, specialize
@@ -579,6 +579,10 @@ def _inplace_view(name: str) -> None:
         if self.base.input is not None:
             raise Unsupported("an input's own shape is changed in place",
                               "use the form without an underscore", kind="mutating-op")
+        t.check_selections(self.base)
+        if not t.grad_enabled and self.requires_grad and not self.chain:
+            raise NeedsEager("the shape of a tensor with a history is changed in place under no_grad, of which its "
+                             "history knows nothing", "use the form without an underscore", kind="gradient")
         t.check_change(self)
         t.wrote = (*t.wrote, self.base)  # its version counter goes on, though no element changes
         # Autograd looks for the history of a tensor anew behind such a change, wherever that was made.
