@@ -21,6 +21,8 @@ PROGRAMS = {
     "detached_parts": lambda y: (y.detach()[:4], y[1:]),
     "product": lambda y: (torch.mm(y[:, None], y[None])[:5], y),
     "library": lambda y: (lambda s: (s[:5], s[:], s))(y.sort()[0]),
+    "beside_a_copy": lambda y: (torch.empty(5).copy_(y), y[1:], y),
+    "beside_what_holds_the_same": lambda y: (lambda z: (z.copy_(y), y[1:], y.detach(), y))(y * 3),
     "nested": lambda y: {"a": [y[:4]], "b": (y[1:], y)},
 }
 BACKENDS = ["jit", "eager"]

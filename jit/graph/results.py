@@ -9,6 +9,7 @@ Likewise an input into which values with a gradient were written gets them from 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -337,14 +338,18 @@ def _shown_input(tracer: Tracer, handle: TensorHandle) -> Node:
 
 
 def _own_memory(tracer: Tracer, outputs: list[TensorHandle]) -> None:
-    """A result with other results as views of it is memory in the graph too, and no view itself: autograd takes their
-    gradients to it, and they share its version counter."""
-    shown = {h.base for h in outputs if h.chain}
+    """A result with other results as views of it is memory in the graph too, of its own, and no view itself: autograd
+    takes their gradients to it, and they share its version counter."""
+    count = Counter(h.base for h in outputs)
+    owner: dict[Node, Base] = {}
     for h in outputs:
         base = h.base
-        if not h.chain and base.input is None and base in shown and base_of(base.node) is not base.node:
-            tracer.set(base, "node", tracer.builder.clone(base.node, base.type.strides))
-            tracer.set(base, "version", next_version())
+        if base.input is None:
+            root = base_of(base.node)
+            own = root is base.node and info(root.op).kind not in ("input", "number")
+            if (owner.setdefault(root, base) is not base or not own) and not h.chain and count[base] > 1:
+                tracer.set(base, "node", tracer.builder.clone(base.node, base.type.strides))
+                tracer.set(base, "version", next_version())
 
 
 def finish(tracer: Tracer, outputs: list[TensorHandle], differentiated: bool = False) -> Graph:
