@@ -2,9 +2,9 @@
 
 A program makes a tensor ``v`` (an argument, a view of one, a result ...), runs a few of the statements below, and
 returns ``v`` and what was made of it. Views, writes, changes of shape, ``out=``, ``detach()``, ``requires_grad_()``,
-graph breaks, each with gradients recorded or not, follow each other in every order; the default backend is compared with
-eager on values, layouts, history, memory in common, gradients, and exceptions' types. With a depth of 2 these are all
-programs, of larger ones ``--programs`` takes some at random.
+graph breaks, each with gradients recorded or not, follow each other in every order; the default backend is compared
+with eager on values, layouts, history, memory in common, gradients, and exceptions' types. With a depth of 2 these are
+all programs, of larger ones ``--programs`` takes some at random.
 """
 
 import argparse
