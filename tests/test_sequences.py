@@ -15,6 +15,8 @@ FOUND = [
     ("product", "v.unsqueeze_(0) ; - torch.mul(w, w, out=v)"),
     ("product", "- v.sigmoid_() ; y = v * w ; v.add_(1)"),
     ("product", "- a = v[1:] ; v, y = y, v ; v.copy_(y)"),
+    ("exp", "a = v.data ; - a.mul_(2)"),
+    ("argument", "y = v * v ; - v.data.add_(1)"),
     ("product", "a = v[1:] ; v, y = y, v ; v.copy_(y)"),
 ]
 

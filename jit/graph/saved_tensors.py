@@ -20,6 +20,7 @@ import torch
 
 from jit import torch_private
 from jit.devices import backend
+from jit.errors import NeedsEager
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
@@ -200,13 +201,19 @@ def _asked_backward(event: Event, unequal: bool) -> str | None:
 
 def refused(tracer: Tracer, roots: list[TensorHandle]) -> list:
     """For each of ``roots`` (handles), why a backward from it raises in eager: where a value was changed that autograd
-    keeps, or an operation's backward does not take its operands; None where it does not."""
+    keeps, or an operation's backward does not take its operands; None where it does not.
+
+    Raises NeedsEager where such a value was changed by way of ``data``: eager's backward reads what is there then.
+    """
     writes: dict = {}  # id of a base -> numbers of the events that wrote to it
     for k, event in enumerate(tracer.events):
         for base in event.wrote:
             writes.setdefault(id(base), []).append(k)
-    suspects = [(k, e) for k, e in enumerate(tracer.events) if writes and e.recorded
-                and any(writes.get(id(b), (-1,))[-1] > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
+    last = {base: numbers[-1] for base, numbers in writes.items()}
+    for base, before in tracer.wrote_unseen:
+        last[id(base)] = max(before, last.get(id(base), -1))
+    suspects = [(k, e) for k, e in enumerate(tracer.events) if last and e.recorded
+                and any(last.get(id(b), -1) > k for b in (*(d.base for d in e.read), *(b for b, _ in e.made)))]
     mixed = [e for e in tracer.events if e.mixed and e.recorded and any(d.requires_grad for d in e.read)]
     if not suspects and not mixed:
         return [None] * len(roots)
@@ -233,7 +240,12 @@ def refused(tracer: Tracer, roots: list[TensorHandle]) -> list:
         way = passed([end], carries)
         why = None
         for k, event in suspects:
-            if any(node in way for _, node in event.made) and (change := change_of(k)) is not None:
+            if not any(node in way for _, node in event.made):
+                continue
+            if any(before > k and id(base) in (effects(k) or ((),))[0] for base, before in tracer.wrote_unseen):
+                raise NeedsEager("what autograd keeps for the backward was changed by way of .data",
+                                 "clone() it first", kind="gradient")
+            if (change := change_of(k)) is not None:
                 why = _message(event, change)
                 break
         if why is None:

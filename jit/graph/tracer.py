@@ -93,12 +93,14 @@ class Tracer:
         self.steps_aside = None
         self.events: list[saved_tensors.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
+        # (base, how many events there were) of writes by way of ``data``, which no version counter tells
+        self.wrote_unseen: tuple = ()
         # Whether the present call may be refused, so that only PyTorch's own operator will do; see refusals.py.
         self.doubted = False
         self.journal = Journal()
         self.journal.grows(self.builder.nodes, self.inputs, self.events)
         self.journal.saves(self.builder, "next_id")
-        self.journal.saves(self, "grad_enabled", "needs_grad", "inner_leaf", "wrote")
+        self.journal.saves(self, "grad_enabled", "needs_grad", "inner_leaf", "wrote", "wrote_unseen")
         self.journal.includes(self.env.journal)
 
     # state that can be rolled back
@@ -608,6 +610,8 @@ class Tracer:
             self.wrote = (*self.wrote, base)
             for view in filter(None, [ref() for ref in base.restricted]):
                 self.set(view, "stale", True)
+        else:
+            self.wrote_unseen = (*self.wrote_unseen, (base, len(self.events)))
         if base.input is not None and not by_data:
             self.set(base, "noted", True)
             if base.region is not None:

@@ -30,9 +30,10 @@ STATEMENTS = """
 a = v[1:] ; - a = v[1:] ; a = v.t() ; a = v.split(2)[0] ; a = v[i] ; a = v.view(2, 8) ; a = v[:1].expand(3, 4)
 a = v.diagonal() ; a = v.detach() ; a = v.data ; a = v.detach()[i] ; a = v.unbind(0)[1] ; - a = v.t()[i] ; y = v
 v.add_(1) ; - v.add_(1) ; v.sigmoid_() ; - v.sigmoid_() ; v.relu_() ; v.cumsum_(0) ; v.zero_() ; v[0] = w[0]
-v.addcmul_(w, w) ; v.masked_fill_(v > 0, 0.5) ; v[torch.tensor([0, 2])] = 1 ; v.data.add_(1) ; v.copy_(y)
+v.addcmul_(w, w) ; v.masked_fill_(v > 0, 0.5) ; v[torch.tensor([0, 2])] = 1 ; v.data.add_(1) ; - v.data.add_(1)
+v.copy_(y)
 a.mul_(2) ; - a.mul_(2) ; a.mul_(w[0, 0]) ; y.add_(1) ; - y.add_(1) ; v.unsqueeze_(0) ; - v.t_()
-y = v * w ; y = v.exp() ; - y = v.exp() ; y = a.sigmoid() ; y = v.sum(0) ; y = torch.softmax(v, -1)
+y = v * w ; y = v * v ; y = v.exp() ; - y = v.exp() ; y = a.sigmoid() ; y = v.sum(0) ; y = torch.softmax(v, -1)
 y = torch.where(v > 0, v, w) ; y = torch.lerp(v, w, 0.5) ; - v = v + w ; v, y = y, v
 torch.mul(w, 2, out=y) ; - torch.mul(w, w, out=v) ; torch.clamp(w, 0, 1, out=a)
 y = v.detach().requires_grad_() ; a = (v * 1).detach().requires_grad_() ; - y = v.clone().requires_grad_()
