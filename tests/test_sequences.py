@@ -17,6 +17,8 @@ FOUND = [
     ("product", "- a = v[1:] ; v, y = y, v ; v.copy_(y)"),
     ("exp", "a = v.data ; - a.mul_(2)"),
     ("argument", "y = v * v ; - v.data.add_(1)"),
+    ("argument", "- v.data.add_(1) ; y = v * v"),
+    ("whole view", "a = v.split(2)[0] ; - v.data.add_(1)"),
     ("product", "a = v[1:] ; v, y = y, v ; v.copy_(y)"),
 ]
 

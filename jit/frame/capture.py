@@ -30,7 +30,7 @@ from .states import attention
 from ..graph.backward import is_spent
 from ..graph.passes.dce import eliminate_dead_nodes
 from ..graph.passes.gradients import without_gradients
-from ..graph.saved_tensors import refused
+from ..graph.saved_tensors import keeps, refused
 from ..graph.foreign import is_foreign
 from ..runtime import facts, names
 from .session import Session
@@ -290,6 +290,10 @@ class Capture:
         e.outputs += [s.recording.tensor_of(h) for h in wanted[len(e.outputs):]]
         gradient = s.tracer.gradient(wanted)
         if gradient is not None:
+            for h in unnoted:
+                if keeps(s.tracer, h.base) or any(v.base is h.base and v.requires_grad for v in wanted if v.chain):
+                    raise NeedsEager("a tensor of which autograd keeps the version is changed by way of .data",
+                                     "change the tensor itself, under no_grad", kind="gradient")
             errors = refused(s.tracer, [wanted[i] for i in (*gradient.tangents, *gradient.views)])
             e.overwritten = tuple((i, why) for i, why in zip((*gradient.tangents, *gradient.views), errors) if why)
         e.spent = tuple(i for i, h in enumerate(wanted) if h.requires_grad and not h.is_input and is_spent(s.tracer, h))
