@@ -125,7 +125,6 @@ class Backend:
     shares_extrema_by_choice = False  # the gradient of a maximum chooses among values, where others multiply by 0 or 1
     scales_products = False  # ``addcmul`` multiplies the product by its factor, and not one of the operands
     elu_bends_above_zero = True  # ``elu`` takes zero for negative
-    exact_root_of_half = False  # ``gelu`` divides by the root of 2 as if that had no rounding error
     roots_of_halves_are_powers = False  # the root of float16's -inf is +inf
     softmax_rounds = False  # softmax along another dimension than the last rounds what is in between to halves
     wide_variance = False  # variances are computed in float64

@@ -88,7 +88,7 @@ class Cpu(Backend):
     rounds_logit_limits = True
     vectorized = shares_extrema_by_choice = True
     gives_nan_gradients = elu_bends_above_zero = False
-    exact_root_of_half = roots_of_halves_are_powers = softmax_rounds = True
+    roots_of_halves_are_powers = softmax_rounds = True
     wide_variance = wide_moments = ordered_norms = draws_in_blocks = True
     converts_operands = keeps_channels_last = row_major_results = True
     types_half_statistics = reserves_nothing = refuses_empty = True

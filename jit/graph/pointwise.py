@@ -214,6 +214,18 @@ def erf(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(_erf_slope(b, n.inputs[0]), g),)
 
 
+def normal_density(b: Builder, x: Node) -> Node:
+    return b.mul(b.exp(b.mul(_square(b, x), -0.5)), 1 / math.sqrt(2 * math.pi))
+
+
+# As ``gelu`` has it: with an error that is small beside 1, and not beside values near zero.
+@pointwise("normal_cdf",
+           text=lambda n, a: f"torch.special.ndtr({a[0]})",
+           library=lambda n, a: ("aten::special_ndtr", "", a), smooth=True, cost=FUNCTION)
+def normal_cdf(b: Builder, n: Node, g) -> tuple[Node, ...]:
+    return (b.mul(normal_density(b, n.inputs[0]), g),)
+
+
 @pointwise("erfc", operators=("erfc", "special_erfc"), smooth=True, cost=RARE)
 def erfc(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.neg(b.mul(_erf_slope(b, n.inputs[0]), g)),)

@@ -13,6 +13,7 @@ and where they over- or underflow (to denormals) are those of C's functions.
 
 from __future__ import annotations
 
+import math
 import re
 
 from jit.graph.prims import POINTWISE
@@ -292,6 +293,23 @@ def _horner(fma: str, coefficients: tuple[float, ...], x: str, suffix: str) -> s
     return out
 
 
+def _less_a_tail(log2: tuple[float, ...], end: float, share: float) -> str:
+    """Statements for ``y``, which is share - share * 2**l for l = a * (polynomial in a), a = min(|x|, end).
+
+    The chain of operations, and not their number, is what it takes: the eight coefficients are summed by pairs.
+    """
+    c = [f"{v!r}f" for v in log2]
+    pair = [f"FMA({c[k + 1]}, a, {c[k]})" for k in (0, 2, 4, 6)]
+    shift = f"(0x1.8p23f + {127 + math.log2(share)}f)"
+    return f"""\
+float a = __builtin_fabsf(x);
+    a = a > {end}f ? {end}f : a;
+    const float s = a * a;
+    const float l = FMA(FMA({pair[3]}, s, {pair[2]}), s * s, FMA({pair[1]}, s, {pair[0]}));
+    const float t = FMA(a, l, {shift}), f = FMA(a, l, {shift} - t);
+    const float y = FMA(-{_horner("FMA", _EXP2_FROM_1, "f", "f")}, from_bits(bits(t) << 23), {share}f);"""
+
+
 def _written(text: str, kind: str) -> str:
     """A text of ``TEXTS`` for one format."""
     numbers = FORMATS[kind]
@@ -321,10 +339,12 @@ _COS = (0.0416666666666666, -0.0013888888888874131, 2.4801587289487104e-05, -2.7
 # for |x| <= 1/2, which make erf with an error of 1e-8.
 _ERF = (0.0033791657, -0.37612626, 0.112835854, -0.026853811, 0.0051883273, -0.0008010189, 7.853844e-05)
 _LOG2_ERFC = (-0.00051030674, -1.6259751, -0.92076504, -0.1486515, 0.031458415, -0.0042409524, 0.0002677261)
-# log2(erfc(x)) / x for 0 <= x <= 4 and 2**x for |x| <= 1/2, which make erf with an absolute error of 2e-8 before
-# rounding.
-_LOG2_ERFC_FROM_0 = (-1.6279073, -0.9184429, -0.14830792, 0.027724503,
-                     8.4765255e-05, -0.0022747505, 0.0008482171, -0.00015295987, 1.1604336e-05)
+# log2(erfc(x)) / x for 0 <= x <= 4 and log2(erfc(x / sqrt(2))) / x for 0 <= x <= 5.65, with an absolute error of 1.6e-8
+# in erfc; 2**x for |x| <= 1/2.
+_LOG2_ERFC_FROM_0 = (-1.6279086, -0.9184164, -0.1484816, 0.02825368, -0.00077462924, -0.0014894418, 0.0004455077,
+                     -4.5358604e-05)
+_LOG2_NORMAL = (-1.1511052, -0.45920852, -0.052495252, 0.0070621413, -0.00013599845, -0.00018655212, 3.9452472e-05,
+                -2.840857e-06)
 _EXP2_FROM_1 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618438, 0.0013398861, 0.00015353296)
 _EXP2 = (1.0000001, 0.69314694, 0.2402212, 0.05550713, 0.009675543, 0.0013276547)
 
@@ -339,17 +359,20 @@ static inline float erf_f32(float x) {{
     a = a > 4.0f ? 4.0f : a;
     const float l = {_horner("FMA", _LOG2_ERFC, "a", "f")}, t = l + (0x1.8p23f + 127.0f),
         f = l - (t - (0x1.8p23f + 127.0f));
-    const float far = 1.0f - {_horner("FMA", _EXP2, "f", "f")} * from_bits(bits(t) << 23);
+    const float far = FMA(-{_horner("FMA", _EXP2, "f", "f")}, from_bits(bits(t) << 23), 1.0f);
     return a < 1.0f ? near : __builtin_copysignf(far, x);
 }}
 """),
         "erf_absolute_f32": (("bits",), f"""\
 static inline float erf_absolute_f32(float x) {{
-    float a = __builtin_fabsf(x);
-    a = a > 4.0f ? 4.0f : a;
-    const float l = a * {_horner("FMA", _LOG2_ERFC_FROM_0, "a", "f")}, t = l + (0x1.8p23f + 127.0f),
-        f = l - (t - (0x1.8p23f + 127.0f));
-    return __builtin_copysignf(1.0f - {_horner("FMA", _EXP2_FROM_1, "f", "f")} * from_bits(bits(t) << 23), x);
+    {_less_a_tail(_LOG2_ERFC_FROM_0, 4.0, 1.0)}
+    return __builtin_copysignf(y, x);
+}}
+"""),
+        "normal_cdf_f32": (("bits",), f"""\
+static inline float normal_cdf_f32(float x) {{
+    {_less_a_tail(_LOG2_NORMAL, 5.65, 0.5)}
+    return 0.5f + __builtin_copysignf(y, x);
 }}
 """),
         # x = n * pi/2 + r + rest with |r| <= pi/4, for what is small enough that n times the first two parts

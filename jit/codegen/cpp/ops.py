@@ -416,6 +416,8 @@ def _named(name: str) -> Callable:
 
 for _name in _LIBM.union(*functions.FUNCTIONS.values()) - {"hypot", "pow"}:
     OPS[_name] = _named(_name)
+OPS["normal_cdf"] = _by_kind(lambda c, x: f"normal_cdf_f32({x})" if c.source is F32 else
+                             f"(0.5 + 0.5 * {_function('erf', c.source, f'({x} * {math.sqrt(0.5)!r})')})")
 
 
 def _builtin(name: str) -> Callable:

@@ -677,12 +677,12 @@ class _Passes:
         block = e.combined("max", f"{v}_new", dtype, pieces=True) if e.config.parts > 1 else f"{v}_new"
         e.line(f"{v}_acc = {self._maximum(f'{v}_old', block, dtype)}")
         e.line(f'{v}_safe = tl.where(tl.abs({v}_acc) == float("inf"), 0.0, {v}_acc)')
-        if e.config.parts > 1:
-            fresh = self._exp(f"{v}_new - {v}_safe[None, :]", dtype)
-            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + tl.sum({fresh}, 0)")
-        else:
-            e.line(f"{total}_acc = {total}_acc * {self._exp(f'{v}_old - {v}_safe', dtype)} + "
-                   f"{self._exp(f'{v}_new - {v}_safe', dtype)}")
+        at = f"{v}_safe[None, :]" if e.config.parts > 1 else f"{v}_safe"
+        fresh = self._exp(f"{v}_new - {at}", dtype)
+        context = ops.Context(dtype, (dtype,) * 3, interpret=e.interpret, helpers=e.helpers)
+        scaled = ops.emit("fma", context, f"{total}_acc", self._exp(f"{v}_old - {v}_safe", dtype),
+                          f"tl.sum({fresh}, 0)" if e.config.parts > 1 else fresh)
+        e.line(f"{total}_acc = {scaled}")
 
     def _finish(self, s: Reduce, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]

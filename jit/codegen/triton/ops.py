@@ -9,6 +9,7 @@ An entry takes a ``Context`` and the argument texts, and gives an expression. Tw
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -573,6 +574,13 @@ def _erf(c: Context, a: str) -> str:
     if c.fast:
         return f"{c.helper('_erf_absolute' if c.absolute else '_erf_fast')}({a})"
     return f"tl.erf({a})"
+
+
+@op("normal_cdf")
+def _normal_cdf(c: Context, a: str) -> str:
+    root, half = types.constant(math.sqrt(0.5), c.dtype), types.constant(0.5, c.dtype)
+    erf = c.helper("_erf_absolute") if c.fast else "tl.erf"
+    return f"{erf}({a} * {root}) * {half} + {half}"
 
 
 # The same values, which the compiler cannot know to be the same (the z coordinate of a program is always 0): packed

@@ -10,6 +10,7 @@ import torch
 from jit.devices import backend
 from jit.graph.build import vectorized
 from jit.graph.ir import contiguous_strides
+from jit.graph.pointwise import normal_density
 from jit.graph.registry import op, pointwise
 
 if TYPE_CHECKING:
@@ -29,16 +30,6 @@ def _in_float(fn: Callable) -> Callable:
     return expand
 
 
-def _over_root_2(b: Builder, x: Node) -> Node:
-    """``x / sqrt(2)``. The float next to the root of 1/2 is below it, and would make all values a little too small: on
-    a CPU the difference is added before rounding."""
-    root = math.sqrt(0.5)
-    if x.dtype is not torch.float32 or not backend(x.device).exact_root_of_half:
-        return b.mul(x, root)
-    near = torch.tensor(root, dtype=torch.float32).item()
-    return b.fma(x, b.lift(near, x), b.mul(x, root - near))
-
-
 @pointwise("gelu")
 @_in_float
 def gelu(b: Builder, x: Node, *, approximate: str = "none") -> Node:
@@ -56,13 +47,9 @@ def gelu(b: Builder, x: Node, *, approximate: str = "none") -> Node:
         return b.with_gradient(b.mul(b.mul(x, 0.5), b.add(t, 1.0)), (x, slope))
     if approximate != "none":
         raise RuntimeError("approximate argument must be either none or tanh.")
-    twice = b.add(b.erf(_over_root_2(b, x)), 1.0)
-
-    def slope() -> Node:
-        density = b.mul(b.exp(b.mul(b.mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
-        return b.add(b.mul(twice, 0.5), b.mul(x, density))
-
-    return b.with_gradient(b.mul(b.mul(x, 0.5), twice), (x, slope))
+    # Eager multiplies x / 2 by 1 + erf(x / sqrt(2)).
+    below = b.normal_cdf(x)
+    return b.with_gradient(b.mul(x, below), (x, lambda: b.add(below, b.mul(x, normal_density(b, x)))))
 
 
 @pointwise("silu")
