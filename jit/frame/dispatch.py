@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import threading
 import time
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Iterator
 
 from .. import config, failures, logs, torch_private
 from ..errors import PassError, Unsupported
@@ -238,7 +239,8 @@ class Missed:
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
                 if entry.guards.check(values):
                     return entry
-            return self.compile(dispatcher, values)
+            with uncollected():
+                return self.compile(dispatcher, values)
 
     def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)
@@ -325,6 +327,19 @@ class Missed:
         """What fails for whatever arguments is not tried for ever."""
         self.failures += 1
         self.given_up = self.given_up or self.failures >= _MOST_FAILURES
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's garbage collector: compiling makes so many objects that it would look at all that there are, which
+    takes 0.2 s beside a large library; and finalizers of the program's do not run in the middle of a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def wrapped_function(dispatcher) -> types.FunctionType:
