@@ -331,7 +331,7 @@ class Missed:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's garbage collector: compiling makes so many objects that it would look at all that there are, which
+    """Without Python's garbage collector: compiling makes so many objects that it would look at all there are, which
     takes 0.2 s beside a large library; and finalizers of the program's do not run in the middle of a capture."""
     collecting = gc.isenabled()
     gc.disable()
