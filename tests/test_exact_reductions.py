@@ -237,3 +237,23 @@ def test_weights_of_convolutions_with_holes(groups):
         for k, f in enumerate((net, program)):
             squares[k] += (torch.autograd.grad(f(x).sum(), net[2].weight)[0].double() - truth).square().sum().item()
     assert squares[1] <= 4 * squares[0]
+
+
+TOGETHER = {
+    "of its own row": lambda x, y: (x - x[:, :1]).sum(0),
+    "divided by its row": lambda x, y: (x / (x[:, :1].abs() + 1)).sum(0),
+    "several, one of indices": lambda x, y: ((x * y).sum(0), x.sum(0), x.amax(0), x.argmax(0)),
+    "two inputs under a choice": lambda x, y: (torch.where(x > 0, x, y) * 2).mean(0),
+    "a long row": lambda x, y: ((x * y + x - y * 2).abs() * (x + 3) * (y - 4) + (x * x - y) * 5).sum(0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_rows_that_are_added_up_together_and_those_left_over(name, dtype):
+    """Columns of any number of rows, of widths that start at one place of a page and of others."""
+    for rows, width in ((33, 1024), (34, 1000), (37, 70), (40, 1024), (41, 3), (100, 130)):
+        compiled = jit.compile(TOGETHER[name], dynamic=False)
+        x, y = (torch.randn(2 * rows, width, generator=torch.Generator().manual_seed(k), dtype=dtype)[::2]
+                for k in range(2))
+        torch.testing.assert_close(compiled(x, y), TOGETHER[name](x, y))

@@ -110,11 +110,15 @@ class Reduction:
     def _never(self) -> str:
         return "INT32_MAX" if self._index_kind() == "int32_t" else "INT64_MAX"
 
+    def single(self) -> None:
+        """Declare one empty lane, which ``add`` and ``join`` know as ""."""
+        self.owner.put(f"{self._memory(self.lane)} r{self.name} = {self._start()};")
+
     def add(self, lane: str) -> None:
         """Inside the vector loop: take the present element in."""
         if self.owner.piece in self.short:
             lane = f"{lane} + {self.count + SHORT[self.owner.piece]}"
-        o, state, value = self.owner, f"r{self.name}[{lane}]", self.owner.value[self.s.arg]
+        o, state, value = self.owner, f"r{self.name}{lane and f'[{lane}]'}", self.owner.value[self.s.arg]
         if self.arg:
             position = ""
             for a in o.kernel.raxes:
@@ -163,21 +167,28 @@ class Reduction:
         and their number, for a block's lanes."""
         o, n = self.owner, self.name
         lanes = count or self.count
-        if self.compensated:
+        if self.compensated or self.column:
             o.put("#pragma omp simd")
             with o.braces(f"for (int l = 0; l < {lanes}; l++)"):
-                o.put(f"const double p = d{n}[{at}l], q = r{n}[l], s = p + q, back = s - p, lost = (p - (s - back)) + "
-                      "(q - back);")
-                o.put(f"d{n}[{at}l] = s; e{n}[{at}l] += lost;")
+                self.join(f"{at}l", "[l]")
             self._add_short(f"d{n}")
-        elif self.column:
-            o.put("#pragma omp simd")
-            o.put(f"for (int l = 0; l < {lanes}; l++) d{n}[{at}l] += r{n}[l];")
         else:
             self._widen(f"d{n}", "+=")
             self._add_short(f"d{n}")
         if again:
             o.put(f"for (int l = 0; l < {self.count + (16 if self.short else 0)}; l++) r{n}[l] = 0;")
+
+    def join(self, position: str, lane: str) -> None:
+        """Add a lane of ``r`` to the total at ``position``."""
+        o, n = self.owner, self.name
+        total, new = f"d{n}[{position}]", f"r{n}{lane}"
+        if self.compensated:
+            with o.braces():
+                o.put(f"const double p = {total}, q = {new}, s = p + q, back = s - p, lost = (p - (s - back)) + (q - "
+                      "back);")
+                o.put(f"{total} = s; e{n}[{position}] += lost;")
+        else:
+            o.put(f"{total} += {new};")
 
     def _widen(self, total: str, assign: str) -> None:
         """Fold the float lanes, and put them into the doubles ``total``."""
