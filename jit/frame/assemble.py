@@ -115,12 +115,6 @@ class Assembler:
                                        self._handler))
         self.depth = None if row.flow in (STOP, JUMP) else self.depth - pops + pushes
 
-    def copy_instr(self, instr: Instr, target: Label | None = None) -> None:
-        """An instruction of decoded code, with its source position; a jump needs the label to go to."""
-        kept, self.positions = self.positions, instr.positions
-        self.emit(instr.op, instr.arg, target)
-        self.positions = kept
-
     def _meet(self, label: Label, depth: int) -> None:
         if label.depth is None:
             label.depth = depth

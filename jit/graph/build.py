@@ -13,7 +13,7 @@ import torch
 from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.dims import Dim, plain_if_few, structurally_equal
+from jit.graph.dims import Dim, plain_if_few
 from jit.graph.ir import Node, NodeList, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.nested import frozen, of_kind, several
@@ -506,8 +506,3 @@ _METHODS = {("pointwise", 1): _unary_method, ("pointwise", 2): _binary_method, (
 for _p in PRIMS.values():
     if (_p.kind, _p.arity) in _METHODS and not hasattr(Builder, _p.name):
         setattr(Builder, _p.name, _METHODS[_p.kind, _p.arity](_p.name))
-
-
-def equal_sizes(a: IntExpr, b: IntExpr) -> bool:
-    """Structural equality, else a guarded comparison."""
-    return structurally_equal(a, b) or bool(a == b)

@@ -1,10 +1,8 @@
-"""Integer expressions in one normal form: tensor sizes and strides, and the loop indices that are computed from them.
+"""Integer expressions: tensor sizes and strides, and the loop indices that are computed from them.
 
-An ``IntExpr`` is an ``int`` or a ``Dim``. A ``Dim`` is an immutable polynomial with integer coefficients over *atoms*:
-symbols (``Sym``), floor divisions (``FloorDiv``), remainders (``Mod``), ``Max`` and ``Min``. Arithmetic normalises as
-it goes, so that equal polynomials are equal objects field by field, and results without any symbol come back as plain
-ints; inside this file an int may be a polynomial without terms (``polynomial``). Division and remainder have Python's
-floor semantics; divisors are taken to be positive.
+An ``IntExpr`` is an ``int`` or a ``Dim``: a polynomial (``polynomials``) over symbols (``Sym``), floor divisions
+(``FloorDiv``), remainders (``Mod``), ``Max`` and ``Min``. Division and remainder have Python's floor semantics;
+divisors are taken to be positive.
 
 Comparing two Dims gives a bool. It is decided by structure, then by bounds, then by the symbols' hints, in which case
 the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an environment ``Undecidable`` is raised.
@@ -12,61 +10,30 @@ the answer is recorded as a guard in the symbols' ``ShapeEnv``; without an envir
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 from jit.errors import JitError
 from jit.graph.dim_text import operand, render
+from jit.graph.polynomials import (
+    Atom, Dim, IntExpr, bounds, divisible, eliminate, finish, free_symbols, nonnegative, numeric, of_atom, polynomial,
+    product, structurally_equal, subst, symbolic, symbols_of,
+)
 
 if TYPE_CHECKING:
     from jit.graph.shape_env import ShapeEnv
 
-_ELIMINATION_STEPS = 12
+__all__ = [
+    "Atom", "Dim", "FloorDiv", "IntExpr", "Max", "Min", "Mod", "Sym", "Symbol", "Undecidable", "bounds", "ceil_div",
+    "coefficient", "divisible", "env_of", "equal", "evaluate", "free_symbols", "hint", "nonnegative", "plain_if_few",
+    "polynomial", "product", "specialize", "structurally_equal", "subst", "symbols_of",
+]
 
 
 class Undecidable(JitError):
     """A comparison that neither structure nor bounds decide, over symbols that have no ShapeEnv or no hint."""
-
-
-class Atom:
-    """An indivisible factor. Each kind is a subclass that answers for itself; ``kind`` is its name: ``sym``, ``//``,
-    ``%``, ``max`` or ``min``.
-
-    Attributes:
-        key: a text that orders atoms, the same in every process.
-        free: the names of the symbols in it.
-        bounds: inclusive integer bounds; None where there is none.
-        limits: symbolic ones, beyond what ``bounds`` can say.
-        multiple: a number that divides it.
-        complement: the multiple of a divisor that is missing in a remainder; None for other atoms.
-    """
-
-    __slots__ = ("_hash",)
-    _hash: int
-    kind: str
-    key: str
-    free: frozenset[str]
-    bounds: tuple[int | None, int | None]
-    limits: tuple[IntExpr | None, IntExpr | None] = (None, None)
-    multiple = 1
-    complement: IntExpr | None = None
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return repr(_of_atom(self))
-
-    def divided(self, den: IntExpr) -> IntExpr | None:
-        """``self // den`` where there is a simpler form of it."""
-        return None
-
-    def congruent(self, den: IntExpr) -> IntExpr | None:
-        """Something simpler that leaves the same remainder by ``den``, if there is."""
-        return None
 
 
 class Symbol(Atom):
@@ -82,7 +49,7 @@ class Symbol(Atom):
         self.hint, self.lo, self.hi, self.multiple, self.env = hint, lo, hi, multiple, env
         self.free, self._hash = frozenset((name,)), hash(name)
         self.bounds = (None if lo is None else bounds(lo)[0]), (None if hi is None else bounds(hi)[1])
-        self.limits = _symbolic(lo), _symbolic(hi)
+        self.limits = symbolic(lo), symbolic(hi)
 
     __hash__ = Atom.__hash__
 
@@ -162,7 +129,7 @@ class Operation(Atom):
         yield from symbols_of(self.b)
 
     def value(self, symbol: Callable[[Symbol], int]) -> int:
-        return self.compute(_numeric(self.a, symbol), _numeric(self.b, symbol))
+        return self.compute(numeric(self.a, symbol), numeric(self.b, symbol))
 
     def replaced(self, values: dict) -> IntExpr:
         return self.make(subst(self.a, values), subst(self.b, values))
@@ -193,7 +160,7 @@ class Quotient(Operation):
 
     @property
     def limits(self) -> tuple[IntExpr | None, IntExpr | None]:  # type: ignore[override]
-        top = _eliminate(self.a, +1)
+        top = eliminate(self.a, +1)
         return None, None if top is self.a else FloorDiv(top, self.b)
 
     def divided(self, den: IntExpr) -> IntExpr | None:
@@ -216,7 +183,7 @@ class Remainder(Operation):
 
     @property
     def limits(self) -> tuple[IntExpr | None, IntExpr | None]:  # type: ignore[override]
-        return (None, None) if _symbolic(self.b) is None else (0, self.b - 1)
+        return (None, None) if symbolic(self.b) is None else (0, self.b - 1)
 
     @property
     def complement(self) -> IntExpr | None:  # type: ignore[override]
@@ -264,173 +231,10 @@ class Smaller(_Choice):
         return None if alo is None or blo is None else min(alo, blo), hi
 
 
-def _of_sizes(function: Callable) -> Callable:
-    """An operator of a Dim and an int or another Dim."""
-
-    def method(self: Dim, other: Any) -> Any:
-        return function(self, other) if isinstance(other, (int, Dim)) else NotImplemented
-
-    return method
-
-
-class Dim:
-    """``const`` plus the sum of ``coefficient * product of atoms`` over ``terms`` (a dict that is never changed)."""
-
-    __slots__ = ("terms", "const", "_hash", "_bounds", "_free")
-    _hash: int | None
-    _bounds: tuple[int | None, int | None] | None
-    _free: frozenset[str] | None
-
-    def __init__(self, terms: dict, const: int) -> None:
-        self.terms, self.const = terms, const
-        self._hash = self._bounds = self._free = None
-
-    def __reduce__(self) -> tuple[type, tuple[dict, int]]:
-        return Dim, (self.terms, self.const)
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((frozenset(self.terms.items()), self.const))
-        return self._hash
-
-    # arithmetic
-
-    def __add__(self, other: IntExpr) -> IntExpr:
-        if type(other) is int:
-            return Dim(self.terms, self.const + other) if other else self
-        if type(other) is not Dim:
-            return NotImplemented if not isinstance(other, int) else self + int(other)
-        terms = dict(self.terms)
-        for mono, c in other.terms.items():
-            c += terms.get(mono, 0)
-            if c:
-                terms[mono] = c
-            else:
-                del terms[mono]
-        return _finish(terms, self.const + other.const)
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Dim:
-        return Dim({m: -c for m, c in self.terms.items()}, -self.const)
-
-    def __pos__(self) -> Dim:
-        return self
-
-    def __abs__(self) -> IntExpr:
-        return self if self >= 0 else -self
-
-    __sub__ = _of_sizes(lambda self, other: self + (-other))
-    __rsub__ = _of_sizes(lambda self, other: -self + int(other))
-
-    def __mul__(self, other: IntExpr) -> IntExpr:
-        if type(other) is int:
-            if other == 0:
-                return 0
-            if other == 1:
-                return self
-            return Dim({m: c * other for m, c in self.terms.items()}, self.const * other)
-        if type(other) is not Dim:
-            return NotImplemented if not isinstance(other, int) else self * int(other)
-        terms: dict = {}
-        left = [*self.terms.items(), ((), self.const)] if self.const else self.terms.items()
-        right = [*other.terms.items(), ((), other.const)] if other.const else other.terms.items()
-        for m1, c1 in left:
-            for m2, c2 in right:
-                mono = tuple(sorted(m1 + m2, key=_atom_key)) if m1 and m2 else m1 or m2
-                terms[mono] = terms.get(mono, 0) + c1 * c2
-        const = terms.pop((), 0)
-        return _finish({m: c for m, c in terms.items() if c}, const)
-
-    __rmul__ = __mul__
-
-    __floordiv__ = _of_sizes(lambda self, other: FloorDiv(self, other))
-    __rfloordiv__ = _of_sizes(lambda self, other: FloorDiv(int(other), self))
-    __mod__ = _of_sizes(lambda self, other: Mod(self, other))
-    __rmod__ = _of_sizes(lambda self, other: Mod(int(other), self))
-
-    def __divmod__(self, other: IntExpr) -> tuple[IntExpr, IntExpr]:
-        return self // other, self % other
-
-    def __pow__(self, other: int) -> IntExpr:
-        if not isinstance(other, int) or other < 0:
-            return NotImplemented
-        result: IntExpr = 1
-        for _ in range(other):
-            result = result * self
-        return result
-
-    # comparisons
-
-    __eq__ = _of_sizes(lambda self, other: self is other or _decide("==0", self - other))
-    __ne__ = _of_sizes(lambda self, other: not self == other)
-    __lt__ = _of_sizes(lambda self, other: _decide(">=0", other - self - 1))
-    __le__ = _of_sizes(lambda self, other: _decide(">=0", other - self))
-    __gt__ = _of_sizes(lambda self, other: _decide(">=0", self - other - 1))
-    __ge__ = _of_sizes(lambda self, other: _decide(">=0", self - other))
-
-    def __bool__(self) -> bool:
-        return not _decide("==0", self)
-
-    def __int__(self) -> int:
-        return specialize(self)
-
-    def __repr__(self) -> str:
-        return render(self, "py")
-
-    @property
-    def single_atom(self) -> Atom | None:
-        """The atom that it is, with no factor and nothing beside; None for all else."""
-        if self.const == 0 and len(self.terms) == 1:
-            (mono, c), = self.terms.items()
-            if c == 1 and len(mono) == 1:
-                return mono[0]
-        return None
-
-
-IntExpr = int | Dim
-
-
-def _atom_key(atom: Atom) -> str:
-    return atom.key
-
-
-def polynomial(e: IntExpr) -> Dim:
-    """``e`` as a polynomial: of an int, one without terms, which stays inside of this file."""
-    return e if isinstance(e, Dim) else _constant(e)
-
-
-@functools.lru_cache(1 << 12)
-def _constant(number: int) -> Dim:
-    return Dim({}, int(number))
-
-
-def _symbolic(e: IntExpr | None) -> Dim | None:
-    return e if isinstance(e, Dim) else None
-
-
-def _of_atom(atom: Atom) -> Dim:
-    return Dim({(atom,): 1}, 0)
-
-
-def _finish(terms: dict, const: int) -> IntExpr:
-    """Turn ``(x // k) * k + x % k`` back into ``x``; give a plain int when no terms are left."""
-    if not terms:
-        return const
-    for mono, c in terms.items():
-        if len(mono) == 1 and (complement := mono[0].complement) is not None:
-            atom = mono[0]
-            product = complement * c
-            if type(product) is Dim and product.terms and all(terms.get(m) == k for m, k in product.terms.items()):
-                rest = {m: k for m, k in terms.items() if m not in product.terms and m != mono}
-                return Dim(rest, const - product.const) + atom.a * c if rest else atom.a * c + (const - product.const)
-    return Dim(terms, const)
-
-
 def Sym(name: str, hint: int | None = None, lo: IntExpr = 0, hi: IntExpr | None = None, env: ShapeEnv | None = None,
         multiple: int = 1) -> Dim:
     """A new symbol with inclusive bounds. ``hint`` is its present value; ``multiple`` divides every value it takes."""
-    return _of_atom(Symbol(name, hint, lo, hi, multiple, env))
+    return of_atom(Symbol(name, hint, lo, hi, multiple, env))
 
 
 # division
@@ -454,7 +258,7 @@ def _split(num: IntExpr, divisor: IntExpr) -> tuple[IntExpr, Any]:
                     q_terms[mono] = q
                 r_terms[mono] = r
         q0, r0 = divmod(e.const, den.const)
-        return _finish(q_terms, q0), _finish(r_terms, r0)
+        return finish(q_terms, q0), finish(r_terms, r0)
     if structurally_equal(num, divisor):
         return 1, 0
     if len(den.terms) == 1 and den.const == 0:
@@ -468,7 +272,7 @@ def _split(num: IntExpr, divisor: IntExpr) -> tuple[IntExpr, Any]:
                 q_terms[rest] = q
             else:
                 q_const = q
-        return _finish(q_terms, q_const), _finish(r_terms, e.const)
+        return finish(q_terms, q_const), finish(r_terms, e.const)
     # A sum as divisor: only whole multiples of it are taken out.
     mono, dc = next(iter(den.terms.items()))
     c = e.terms.get(mono, 0)
@@ -504,10 +308,10 @@ def FloorDiv(num: IntExpr, den: Any) -> IntExpr:
     if not d.terms:
         g = math.gcd(den, *r.terms.values())
         if g > 1:
-            return q + FloorDiv(_finish({m: c // g for m, c in r.terms.items()}, r.const // g), den // g)
+            return q + FloorDiv(finish({m: c // g for m, c in r.terms.items()}, r.const // g), den // g)
     atom = polynomial(r).single_atom
     simpler = None if atom is None else atom.divided(den)
-    return q + (_of_atom(Quotient(r, den)) if simpler is None else simpler)
+    return q + (of_atom(Quotient(r, den)) if simpler is None else simpler)
 
 
 def Mod(num: IntExpr, den: Any) -> IntExpr:
@@ -531,9 +335,9 @@ def Mod(num: IntExpr, den: Any) -> IntExpr:
     if not d.terms:
         g = math.gcd(den, *r.terms.values())
         if g > 1:
-            inner = _finish({m: c // g for m, c in r.terms.items()}, r.const // g)
+            inner = finish({m: c // g for m, c in r.terms.items()}, r.const // g)
             return Mod(inner, den // g) * g + r.const % g
-    return _of_atom(Remainder(r, den))
+    return of_atom(Remainder(r, den))
 
 
 def _without_multiples(r: IntExpr, den: IntExpr) -> Any:
@@ -541,7 +345,7 @@ def _without_multiples(r: IntExpr, den: IntExpr) -> Any:
     for mono, c in polynomial(r).terms.items():
         simpler = mono[0].congruent(den) if len(mono) == 1 else None
         if simpler is not None:
-            return _without_multiples(_split(r - _of_atom(mono[0]) * c + simpler * c, den)[1], den)
+            return _without_multiples(_split(r - of_atom(mono[0]) * c + simpler * c, den)[1], den)
     return r
 
 
@@ -561,7 +365,7 @@ def Max(a: IntExpr, b: IntExpr) -> IntExpr:
         return a
     if nonnegative(b - a):
         return b
-    return _of_atom(Larger(*sorted((a, b), key=str)))
+    return of_atom(Larger(*sorted((a, b), key=str)))
 
 
 def Min(a: IntExpr, b: IntExpr) -> IntExpr:
@@ -570,7 +374,7 @@ def Min(a: IntExpr, b: IntExpr) -> IntExpr:
         return b
     if nonnegative(b - a):
         return a
-    return _of_atom(Smaller(*sorted((a, b), key=str)))
+    return of_atom(Smaller(*sorted((a, b), key=str)))
 
 
 Quotient.make, Remainder.make, Larger.make, Smaller.make = map(staticmethod, (FloorDiv, Mod, Max, Min))
@@ -581,128 +385,7 @@ def ceil_div(num: IntExpr, den: IntExpr) -> IntExpr:
     return FloorDiv(num + (den - 1), den)
 
 
-def product(values: Iterable[IntExpr]) -> IntExpr:
-    """The product of a sequence of expressions; 1 for an empty one."""
-    result: IntExpr = 1
-    for v in values:
-        result = result * v
-    return result
-
-
-# bounds
-
-
-def bounds(e: IntExpr) -> tuple[int | None, int | None]:
-    """Inclusive integer bounds that hold for every value of the symbols; None where there is none."""
-    e = polynomial(e)
-    if e._bounds is None:
-        lo: int | None = e.const
-        hi: int | None = e.const
-        for mono, c in e.terms.items():
-            mlo, mhi = mono[0].bounds if len(mono) == 1 else _product_bounds(mono)
-            if c < 0:
-                mlo, mhi = mhi, mlo
-            lo = None if lo is None or mlo is None else lo + c * mlo
-            hi = None if hi is None or mhi is None else hi + c * mhi
-        e._bounds = lo, hi
-    return e._bounds
-
-
-def _product_bounds(mono: tuple[Atom, ...]) -> tuple[int | None, int | None]:
-    lo: Any = 1
-    hi: Any = 1
-    alo: Any
-    ahi: Any
-    for atom in mono:
-        alo, ahi = atom.bounds
-        if lo is not None and alo is not None and lo >= 0 and alo >= 0:
-            lo, hi = lo * alo, None if hi is None or ahi is None else hi * ahi
-        elif None in (lo, hi, alo, ahi):
-            lo = hi = None
-        else:
-            corners = (lo * alo, lo * ahi, hi * alo, hi * ahi)
-            lo, hi = min(corners), max(corners)
-    return lo, hi
-
-
-def _eliminate(e: IntExpr, sign: int) -> IntExpr:
-    """An upper (sign +1) or lower (-1) estimate of ``e`` in which atoms with symbolic limits are replaced by these
-    limits."""
-    for _ in range(_ELIMINATION_STEPS):
-        terms = polynomial(e).terms
-        for atom in {a: None for mono in terms for a in mono}:
-            limits = atom.limits
-            if limits == (None, None):
-                continue
-            if any(mono.count(atom) > 1 for mono in terms):
-                continue
-            c = _coefficient_of_atom(e, atom)
-            clo, chi = bounds(c)
-            if clo is not None and clo >= 0:
-                limit = limits[1] if sign > 0 else limits[0]
-                numeric = atom.bounds[1] if sign > 0 else atom.bounds[0]
-            elif chi is not None and chi <= 0:
-                limit = limits[0] if sign > 0 else limits[1]
-                numeric = atom.bounds[0] if sign > 0 else atom.bounds[1]
-            else:
-                continue
-            limit = limit if limit is not None else numeric
-            if limit is None:
-                continue
-            e = e - c * _of_atom(atom) + c * limit
-            break
-        else:
-            return e
-    return e
-
-
-def _coefficient_of_atom(e: Any, atom: Atom) -> IntExpr:
-    result: IntExpr = 0
-    for mono, c in e.terms.items():
-        if atom in mono:
-            rest = list(mono)
-            rest.remove(atom)
-            result = result + (Dim({tuple(rest): c}, 0) if rest else c)
-    return result
-
-
-def nonnegative(e: IntExpr) -> bool:
-    """True when ``e >= 0`` can be proved from bounds alone; never guards."""
-    lo = bounds(e)[0]
-    if lo is not None and lo >= 0:
-        return True
-    lower = _eliminate(e, -1)
-    if lower is e:
-        return False
-    lo = bounds(lower)[0]
-    return lo is not None and lo >= 0
-
-
-def divisible(e: IntExpr, k: int) -> bool:
-    """True when ``k`` provably divides ``e``; uses coefficients and the symbols' ``multiple``."""
-    e = polynomial(e)
-    if e.const % k:
-        return False
-    for mono, c in e.terms.items():
-        for atom in mono:
-            c *= atom.multiple
-        if c % k:
-            return False
-    return True
-
-
 # queries
-
-
-def structurally_equal(a: IntExpr, b: IntExpr) -> bool:
-    """Whether two normal forms are the same; never guards."""
-    if a is b:
-        return True
-    if type(a) is Dim and type(b) is Dim:
-        return a.const == b.const and hash(a) == hash(b) and a.terms == b.terms
-    if type(a) is Dim or type(b) is Dim:
-        return False
-    return a == b
 
 
 def equal(a: IntExpr, b: IntExpr) -> bool:
@@ -721,21 +404,6 @@ def plain_if_few(e: IntExpr) -> IntExpr:
     return e if type(e) is not Dim else 1 if equal(e, 1) else 0 if equal(e, 0) else e
 
 
-def free_symbols(e: IntExpr) -> frozenset[str]:
-    """The names of all symbols in ``e``."""
-    e = polynomial(e)
-    if e._free is None:
-        e._free = frozenset().union(*(a.free for mono in e.terms for a in mono))
-    return e._free
-
-
-def symbols_of(e: IntExpr) -> Iterator[Symbol]:
-    """Every symbol in ``e``."""
-    for mono in polynomial(e).terms:
-        for atom in mono:
-            yield from atom.symbols()
-
-
 def coefficient(e: Any, name: str) -> IntExpr | None:
     """The factor of symbol ``name`` in ``e``, 0 when it is absent, None when ``e`` is not affine in it."""
     if name not in free_symbols(e):
@@ -752,32 +420,9 @@ def coefficient(e: Any, name: str) -> IntExpr | None:
     return result
 
 
-def subst(e: Any, values: dict) -> IntExpr:
-    """``e`` with symbols replaced by expressions, given by name."""
-    if free_symbols(e).isdisjoint(values):
-        return e
-    result: IntExpr = e.const
-    for mono, c in e.terms.items():
-        term: IntExpr = c
-        for atom in mono:
-            term = term * (_of_atom(atom) if atom.free.isdisjoint(values) else atom.replaced(values))
-        result = result + term
-    return result
-
-
 def evaluate(e: IntExpr, values: dict) -> int:
     """The value of ``e`` for integer values of its symbols; KeyError names one that is missing."""
-    return _numeric(e, lambda atom: values[atom.name])
-
-
-def _numeric(e: Any, symbol: Callable[[Symbol], int]) -> int:
-    e = polynomial(e)
-    total = e.const
-    for mono, c in e.terms.items():
-        for atom in mono:
-            c *= atom.value(symbol)
-        total += c
-    return total
+    return numeric(e, lambda atom: values[atom.name])
 
 
 def _symbol_hint(atom: Symbol) -> int:
@@ -788,7 +433,7 @@ def _symbol_hint(atom: Symbol) -> int:
 
 def hint(e: IntExpr) -> int:
     """The present value of ``e``, from its symbols' hints; Undecidable when one has none."""
-    return _numeric(e, _symbol_hint)
+    return numeric(e, _symbol_hint)
 
 
 def env_of(e: IntExpr) -> ShapeEnv | None:
@@ -835,3 +480,7 @@ def _decide(kind: str, e: Any) -> bool:
     if env is None:
         raise Undecidable(f"cannot decide {e} {kind[:2]} 0")
     return env.decide(kind, e)
+
+
+Dim.quotient, Dim.remainder = staticmethod(FloorDiv), staticmethod(Mod)
+Dim.decide, Dim.specialize = staticmethod(_decide), staticmethod(specialize)

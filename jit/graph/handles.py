@@ -433,10 +433,6 @@ def partly_shared(a: TensorHandle, b: TensorHandle) -> bool:
     return here is None or there is None or bool(torch.isin(here, there).any())
 
 
-def fresh_type(t: TensorType) -> TensorType:
-    return TensorType(t.shape, contiguous_strides(t.shape), t.dtype, t.device)
-
-
 def to_node(v: object, handles: list) -> object:
     """An argument with nodes for its tensors, which are added to ``handles``."""
 

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from jit.graph.ir import TensorType
 
 
-def has_gradients(graph: Graph) -> bool:
-    return any(n.op == "gradient" for n in graph.nodes)
-
-
 def expand_gradients(graph: Graph) -> Graph:
     """A graph with operations in the place of the ``gradient`` nodes of ``graph``, which is not changed. It may be
     differentiated once more.

@@ -384,7 +384,3 @@ def normalize(b: Builder, self: Node, p: float = 2.0, dim: int = 1, eps: float =
         return NotImplemented
     dims = b.dims_of(self, dim)
     return b.div(self, b.expand(clamp(b, vector_norm(b, self, p, dims, True), float(eps)), self.shape))
-
-
-def contiguous_type(x: Node) -> TensorType:
-    return TensorType.contiguous(x.shape, x.dtype, x.device)

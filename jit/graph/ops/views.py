@@ -604,7 +604,3 @@ def unsafe_split(b: Builder, self: Node, split_size, dim: int = 0) -> tuple[Node
 @op("unsafe_chunk")
 def unsafe_chunk(b: Builder, self: Node, chunks, dim: int = 0) -> tuple[Node, ...]:
     return chunk(b, self, chunks, dim)
-
-
-def same_shape(a: Node, c: Node) -> bool:
-    return same_ints(a.shape, c.shape)
