@@ -50,8 +50,8 @@ ours = passes.Replacement(norm_as_written, rms_norm, (torch.ones(2, 2, 2), torch
 # functions of PyTorch on them.
 def cheaper_gelu(graph):
     for node in graph.nodes:
-        if node.op == "erf":
-            graph.replace(node, graph.call(lambda x: torch.tanh(1.12838 * (x + 0.0901 * x**3)),
+        if node.op == "normal_cdf":
+            graph.replace(node, graph.call(lambda x: 0.5 + 0.5 * torch.tanh(0.7978846 * (x + 0.044715 * x**3)),
                                            *node.inputs, before=node))
 
 
