@@ -5,7 +5,7 @@ right, or two paths that meet at different depths raise ``AssembleError`` where 
 the result into the running CPython's bytecode.
 
     asm = Assembler("f", "example.py", ["x"])
-    with asm.calling():                      # pushes NULL, then emits CALL with as many arguments as were pushed
+    with asm.calling():                      # emits CALL with as many arguments as were pushed behind the callable
         asm.load_const(print)
         asm.load_fast("x")
     asm.return_value()
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Callable
 
 from . import encode as _encode
-from .canonical import OPS, STOP, JUMP, BRANCH, Instr
+from .canonical import BRANCH, JUMP, NULL_FIRST, OPS, STOP, Instr
 from .encode import CO_NESTED, CO_NEWLOCALS, CO_OPTIMIZED, CO_VARARGS, CO_VARKEYWORDS
 
 
@@ -312,10 +312,10 @@ class Assembler:
     @contextlib.contextmanager
     def calling(self, kwnames: tuple = ()) -> Iterator[None]:
         """Push the callable and then its arguments inside, the keyword ones last; the result is what is left."""
-        self.emit("PUSH_NULL")
         start = self.depth
         yield
-        self._call_since(start, kwnames)
+        if self.depth is not None:
+            self.call(self._pushed_since(start, kwnames), kwnames)
 
     @contextlib.contextmanager
     def calling_method(self, name: str, kwnames: tuple = ()) -> Iterator[None]:
@@ -323,25 +323,24 @@ class Assembler:
         start = self.depth
         self.emit("LOAD_METHOD", name)
         yield
-        self._call_since(start, kwnames)
+        if self.depth is not None:
+            self.emit("CALL", (self._pushed_since(start, kwnames), tuple(kwnames)))
 
-    def _call_since(self, start: int, kwnames: tuple) -> None:
-        if self.depth is None:
-            return
+    def _pushed_since(self, start: int, kwnames: tuple) -> int:
         count = self.depth - start - 1
         if count < len(kwnames):
             raise AssembleError(f"a call with {count} arguments and the keywords {kwnames}; was the callable pushed?")
-        self.emit("CALL", (count, tuple(kwnames)))
+        return count
 
     def call(self, count: int, kwnames: tuple = ()) -> None:
-        """CALL of what is on the stack: ``NULL callable args`` or ``method self args``."""
-        self.emit("CALL", (count, tuple(kwnames)))
-
-    def call_on_stack(self, count: int, kwnames: tuple = ()) -> None:
-        """A call of ``callable args``, with no NULL below it yet."""
-        self.emit("PUSH_NULL")
-        self.rot(count + 2)
-        self.emit("CALL", (count, tuple(kwnames)))
+        """A call of ``callable args``. The first positional argument is in the slot that a method's self has, so that
+        no NULL is needed, whose place differs among versions of CPython; where there is none, NULL is moved there."""
+        if count > len(kwnames):
+            self.emit("CALL", (count - 1, tuple(kwnames)))
+        else:
+            self.push_null()
+            self.rot(count + (2 if NULL_FIRST else 1))
+            self.emit("CALL", (count, tuple(kwnames)))
 
     def call_ex(self, has_kwargs: bool = False) -> None:
         """``NULL callable args-tuple [kwargs-dict]`` -> value"""

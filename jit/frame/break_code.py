@@ -44,8 +44,9 @@ def reads_frame(frame: Frame, instr: Instr, stack: list[Value]) -> bool:
     ..."""
     if instr.op == "CALL":
         total = instr.arg[0]
-        below = stack[len(stack) - total - 2]
-        callee, count = (stack[len(stack) - total - 1], total) if below is NULL else (below, total + 1)
+        first, second = stack[len(stack) - total - 2 : len(stack) - total]
+        callee = second if first is NULL else first
+        count = total if NULL in (first, second) else total + 1
     elif instr.op == "CALL_FUNCTION_EX":
         return any(v.reads_caller(None) for v in stack[-4:])
     else:

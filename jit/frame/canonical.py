@@ -7,8 +7,9 @@ into these ops and ``assemble.py`` translates them back for the running interpre
 Conventions, the same on every version:
 
 * Stack layouts are written bottom to top, ``a b -> c``: ``b`` is on top and is popped first.
-* A call pops ``NULL callable args...`` or ``method self args...``. NULL is a real (empty) stack slot.
-  LOAD_GLOBAL never pushes a NULL of its own: its NULL bit becomes a PUSH_NULL before it.
+* A call pops ``NULL callable args...`` or ``method self args...``; where ``NULL_FIRST`` is not set, NULL is above the
+  callable. NULL is a real (empty) stack slot. LOAD_GLOBAL never pushes a NULL of its own: its NULL bit becomes a
+  PUSH_NULL on its side of it.
 * PRECALL and KW_NAMES are part of CALL. CACHE and EXTENDED_ARG are gone. All unconditional jumps are JUMP.
 * An exhausted FOR_ITER pops its iterator and jumps. The END_FOR that it may land on does nothing.
 * A finished SEND keeps its receiver below the result and jumps to an END_SEND, which drops the receiver.
@@ -20,6 +21,7 @@ Conventions, the same on every version:
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Op:
 
 OPS: dict[str, Op] = {}
 BOTH, ONLY_311, ONLY_312 = ((3, 11), (3, 12)), ((3, 11),), ((3, 12),)
+NULL_FIRST = sys.version_info < (3, 13)  # a callable without a self has NULL below it on the stack, and not above
 
 
 def _op(name: str, stack: str, pops: int | Callable = 0, pushes: int | Callable = 0, arg: str = "", flow: str = NEXT,

@@ -253,7 +253,6 @@ class Emitter:
         self.call_any(fn, arguments, kwnames)
 
     def call_any(self, fn: object, arguments: Sequence[Callable[[], None]], kwnames: tuple = ()) -> None:
-        self.push_null()
         self.load_const(fn)
         for push in arguments:
             push()
@@ -467,7 +466,7 @@ class Emitter:
         self.cmd("copy", 1)
         self.load_const(fn)
         self.cmd("swap", 2)
-        self.cmd("call_on_stack", 1)
+        self.cmd("call", 1)
         self.cmd("pop")
 
     # -- blocks -----------------------------------------------------------------------------------------------------
@@ -586,7 +585,7 @@ class Emitter:
         asm.load_const(native().failed)
         asm.swap(2)
         asm.load_const(repeatable)
-        asm.call_on_stack(2)
+        asm.call(2)
         asm.store_fast(".again")
         with asm.calling():
             asm.load_fast(".again")

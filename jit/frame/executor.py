@@ -32,7 +32,7 @@ def op(*names: str) -> Callable:
 
 
 class Null(Value):
-    """The empty stack slot below a callable."""
+    """The empty stack slot beside a callable."""
 
     def emit(self, e: Emitter) -> None:
         e.push_null()

@@ -373,7 +373,6 @@ class Returned(_Derived):
         return ("returned", None)
 
     def load(self, e: Emitter) -> None:
-        e.push_null()
         e.load_source(self.of)
         e.cmd("call", 0, ())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 from .. import errors
 from .assemble import Assembler
 from .blocks import BREAK, RESUME
-from .canonical import BRANCH, JUMP, OPS, STOP
+from .canonical import BRANCH, JUMP, NULL_FIRST, OPS, STOP
 from .decode import decode
 from .resume import Resume, make_resume
 
@@ -192,7 +192,8 @@ def _step(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int, de
         else:
             asm.emit("LOAD_SUPER_ATTR", (instr.arg[0], False, instr.arg[2]))
         asm.push_null()
-        asm.swap()
+        if NULL_FIRST:
+            asm.swap()
     elif instr.op == "RERAISE":
         asm.emit("RERAISE", 0)  # the lasti is of another code object
     else:
@@ -212,7 +213,7 @@ def _nulls_at(frame: BreakFrame, decoded: CanonicalCode, way: str, depth: int) -
     nulls = list(frame.nulls[:kept]) + [False] * (depth - kept)
     if way == "next":
         if instr.op == "LOAD_METHOD" or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
-            nulls[-2] = True
+            nulls[-2 if NULL_FIRST else -1] = True
         elif instr.op == "PUSH_NULL":
             nulls[-1] = True
         elif instr.op == "SWAP":

@@ -25,8 +25,16 @@ def call(f: Frame, i: Instr) -> None:
     values = f.popn(total)
     kwargs = dict(zip(names, values[total - len(names):])) if names else {}
     args = values[: total - len(names)]
+    f.push(invoke(f, *called(f, args), kwargs))
+
+
+def called(f: Frame, args: list[Value]) -> tuple[Value, list[Value]]:
+    """The callable and the arguments of a call, from the two slots below these: a callable and NULL, in the order of
+    the running CPython, or a method and its self."""
     second, first = f.pop(), f.pop()
-    f.push(invoke(f, second, args, kwargs) if first is NULL else invoke(f, first, [second, *args], kwargs))
+    if first is NULL:
+        return second, args
+    return first, args if second is NULL else [second, *args]
 
 
 def invoke(f: Frame, callee: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -77,9 +85,7 @@ def call_function_ex(f: Frame, i: Instr) -> None:
     packed = f.pop()
     if not packed.has_slot(f.s, "__iter__"):
         raise Unsupported(f"{packed.describe()} after * in a call", kind="argument-error")
-    callee, null = f.pop(), f.pop()
-    args = packed.items_list(f.s)
-    f.push(invoke(f, callee, args, kwargs) if null is NULL else invoke(f, null, [callee, *args], kwargs))
+    f.push(invoke(f, *called(f, packed.items_list(f.s)), kwargs))
 
 
 @op("MAKE_FUNCTION")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
+from ..canonical import NULL_FIRST
 from ..executor import NULL, op
 from ..values.base import Raised, lookup
 from ..values.constant import Constant
@@ -188,11 +189,15 @@ def load_attr(f: Frame, i: Instr) -> None:
     f.push(f.pop().getattr(f.s, i.arg))
 
 
+def push_callable(f: Frame, value: Value) -> None:
+    """What CALL takes for a callable without a self."""
+    for v in (NULL, value) if NULL_FIRST else (value, NULL):
+        f.push(v)
+
+
 @op("LOAD_METHOD")
 def load_method(f: Frame, i: Instr) -> None:
-    value = f.pop().getattr(f.s, i.arg)
-    f.push(NULL)
-    f.push(value)
+    push_callable(f, f.pop().getattr(f.s, i.arg))
 
 
 @op("STORE_ATTR")
@@ -215,8 +220,9 @@ def load_super_attr(f: Frame, i: Instr) -> None:
     else:
         value = factory.call(f.s, [cls, owner] if two_args else [], {}).getattr(f.s, name)
     if is_method:
-        f.push(NULL)
-    f.push(value)
+        push_callable(f, value)
+    else:
+        f.push(value)
 
 
 @op("IMPORT_NAME")

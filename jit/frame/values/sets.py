@@ -231,4 +231,4 @@ class DictView(Value):
     def emit(self, e: Emitter) -> None:
         e.load(self.mapping)
         e.cmd("load_attr", self.what)
-        e.cmd("call_on_stack", 0)
+        e.cmd("call", 0)
