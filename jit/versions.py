@@ -1,8 +1,8 @@
 """Which versions of Python and PyTorch the compiler was tested with, and what is done about others.
 
 Bytecode is another one in each version of Python, and what eager computes changes with PyTorch, so on a version that is
-not in these tables ``jit.compile`` runs functions in eager (``uncompiled.py``), and says so once. A later PyTorch may
-be tried with ``JIT_UNTESTED=1`` if it has the private names of ``torch_private.py``.
+not in these tables ``jit.compile`` runs functions in eager (``uncompiled.py``), and says so once. With
+``JIT_UNTESTED=1`` a later PyTorch may be tried if it has the private names of ``torch_private.py``, and Python 3.13.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from . import config, torch_private
 
 PYTHON = ((3, 11), (3, 12))
+UNTESTED_PYTHON = ((3, 13),)  # whose bytecode is read and written, and not yet what lies behind it
 TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 
@@ -35,7 +36,8 @@ def torch_version() -> tuple:
 
 def python_fault() -> str | None:
     """What is wrong with this Python, or None."""
-    if sys.implementation.name != "cpython" or sys.version_info[:2] not in PYTHON:
+    tried = PYTHON + UNTESTED_PYTHON if config.untested else PYTHON
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in tried:
         return (
             f"{'Python' if sys.implementation.name == 'cpython' else sys.implementation.name} {sys.version.split()[0]} "
             "is not supported")

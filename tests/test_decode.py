@@ -16,10 +16,12 @@ import pytest
 from code_harness import codes_of
 
 from jit.frame import canonical
+from jit.frame import decode as decoding
+from jit.frame.cpython import ROW
 from jit.frame.decode import decode, parse_exception_table
 
 MODULES = (dataclasses, inspect, functools, typing, contextlib)
-PY312 = sys.version_info >= (3, 12)
+PY312, PY313 = sys.version_info >= (3, 12), sys.version_info >= (3, 13)
 
 
 def library():
@@ -27,8 +29,9 @@ def library():
 
 
 def test_every_opcode_is_in_the_table():
-    names = [n for n, number in opcode.opmap.items() if number < 256 and not n.startswith("INSTRUMENTED_")]
-    missing = [n for n in names if n not in canonical.OPS and n not in canonical.ORIGINS]
+    names = [n for n, number in opcode.opmap.items() if number < 256 and not n.startswith(("INSTRUMENTED_", "ENTER_EXECUTOR"))]
+    elsewhere = {*ROW.reads, *ROW.folded, *decoding._SPECIAL}
+    missing = [n for n in names if n not in canonical.OPS and n not in canonical.ORIGINS and n not in elsewhere]
     assert not missing
     assert all(op is None or op in canonical.OPS for op in canonical.ORIGINS.values())
     assert set(canonical.INTRINSIC_OPS.values()) <= set(canonical.OPS)
@@ -85,10 +88,14 @@ def test_jumps_and_constants_agree_with_dis():
     for code in library():
         decoded = decode(code)
         for original in dis.get_instructions(code):
-            if original.opname in ("CACHE", "EXTENDED_ARG", "PRECALL", "KW_NAMES"):
+            if original.opname in ("CACHE", "EXTENDED_ARG", "PRECALL", "KW_NAMES", "TO_BOOL", "SET_FUNCTION_ATTRIBUTE"):
                 continue
+            if original.opname == "LOAD_CONST" and type(original.argval) is tuple and PY313:
+                continue  # may be the keywords of a call
             index = decoded.index_at(original.offset)
             instr = decoded.instructions[index]
+            if PY313 and original.opname == "POP_TOP" and decoded.instructions[index - 1].op == "END_FOR":
+                continue  # a part of it
             assert instr.offset == original.offset
             if instr.target is not None and instr.op != "SEND":
                 assert instr.target == decoded.index_at(original.argval)
@@ -133,7 +140,8 @@ def test_arguments():
 
     listing = ops(f)
     for item in [("BINARY_OP", ("+", True)), ("BINARY_OP", ("@", True)), ("UNPACK_EX", (1, 1)), ("COMPARE_OP", "<="),
-                 ("FORMAT_VALUE", ("repr", True)), ("FORMAT_VALUE", (None, False)), ("FORMAT_VALUE", ("str", False)),
+                 *([("FORMAT_VALUE", ("repr", False)), ("FORMAT_VALUE", (None, True))] if PY313 else [("FORMAT_VALUE", ("repr", True))]),
+                 ("FORMAT_VALUE", (None, False)), ("FORMAT_VALUE", ("str", False)),
                  ("IS_OP", True), ("CONTAINS_OP", True), ("UNARY_POSITIVE", None)]:
         assert item in listing
 

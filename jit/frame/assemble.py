@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from typing import Callable
 
 from . import encode as _encode
-from .canonical import BRANCH, JUMP, NULL_FIRST, OPS, STOP, Instr
+from .canonical import BRANCH, JUMP, OPS, STOP, Instr
+from .cpython import NULL_FIRST
 from .encode import CO_NESTED, CO_NEWLOCALS, CO_OPTIMIZED, CO_VARARGS, CO_VARKEYWORDS
 
 
@@ -341,10 +342,6 @@ class Assembler:
             self.push_null()
             self.rot(count + (2 if NULL_FIRST else 1))
             self.emit("CALL", (count, tuple(kwnames)))
-
-    def call_ex(self, has_kwargs: bool = False) -> None:
-        """``NULL callable args-tuple [kwargs-dict]`` -> value"""
-        self.emit("CALL_FUNCTION_EX", has_kwargs)
 
     # --- control flow ---------------------------------------------------------------------------------------------
 

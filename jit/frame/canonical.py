@@ -7,9 +7,9 @@ into these ops and ``assemble.py`` translates them back for the running interpre
 Conventions, the same on every version:
 
 * Stack layouts are written bottom to top, ``a b -> c``: ``b`` is on top and is popped first.
-* A call pops ``NULL callable args...`` or ``method self args...``; where ``NULL_FIRST`` is not set, NULL is above the
-  callable. NULL is a real (empty) stack slot. LOAD_GLOBAL never pushes a NULL of its own: its NULL bit becomes a
-  PUSH_NULL on its side of it.
+* A call pops ``NULL callable args...`` or ``method self args...``; on a version whose row in ``cpython`` says so, NULL
+  is above the callable. NULL is a real (empty) stack slot. LOAD_GLOBAL never pushes a NULL of its own: its NULL bit
+  becomes a PUSH_NULL on its side of it.
 * PRECALL and KW_NAMES are part of CALL. CACHE and EXTENDED_ARG are gone. All unconditional jumps are JUMP.
 * An exhausted FOR_ITER pops its iterator and jumps. The END_FOR that it may land on does nothing.
 * A finished SEND keeps its receiver below the result and jumps to an END_SEND, which drops the receiver.
@@ -21,7 +21,6 @@ Conventions, the same on every version:
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
@@ -68,12 +67,12 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
-BOTH, ONLY_311, ONLY_312 = ((3, 11), (3, 12)), ((3, 11),), ((3, 12),)
-NULL_FIRST = sys.version_info < (3, 13)  # a callable without a self has NULL below it on the stack, and not above
+ALL, ONLY_311, FROM_312 = ((3, 11), (3, 12), (3, 13)), ((3, 11),), ((3, 12), (3, 13))
+ONLY_313 = ((3, 13),)
 
 
 def _op(name: str, stack: str, pops: int | Callable = 0, pushes: int | Callable = 0, arg: str = "", flow: str = NEXT,
-        jump: tuple[int, ...] | None = None, versions: tuple[tuple[int, ...], ...] = BOTH,
+        jump: tuple[int, ...] | None = None, versions: tuple[tuple[int, ...], ...] = ALL,
         supported: bool = True) -> None:
     jump_pops, jump_pushes = jump if jump else (None, None)
     OPS[name] = Op(name, stack, arg, pops, pushes, jump_pops, jump_pushes, flow, versions, supported)
@@ -93,9 +92,9 @@ _op("LOAD_CONST", "-> value", 0, 1, "the constant itself")
 
 # Local variables. A name in co_cellvars or co_freevars means the raw slot, that is, the cell.
 _op("LOAD_FAST", "-> value", 0, 1, "name; raises UnboundLocalError when empty")
-_op("LOAD_FAST_CHECK", "-> value", 0, 1, "name; the same as LOAD_FAST", versions=ONLY_312)
+_op("LOAD_FAST_CHECK", "-> value", 0, 1, "name; the same as LOAD_FAST", versions=FROM_312)
 _op("LOAD_FAST_AND_CLEAR", "-> value|NULL", 0, 1, "name; empties the slot, pushes NULL when it was empty",
-    versions=ONLY_312)
+    versions=FROM_312)
 _op("STORE_FAST", "value|NULL ->", 1, 0, "name; storing NULL empties the slot")
 _op("DELETE_FAST", "->", 0, 0, "name")
 
@@ -107,7 +106,7 @@ _op("LOAD_DEREF", "-> value", 0, 1, "name")
 _op("STORE_DEREF", "value ->", 1, 0, "name")
 _op("DELETE_DEREF", "->", 0, 0, "name")
 _op("LOAD_CLASSDEREF", "-> value", 0, 1, "name", versions=ONLY_311, supported=False)
-_op("LOAD_FROM_DICT_OR_DEREF", "dict -> value", 1, 1, "name", versions=ONLY_312, supported=False)
+_op("LOAD_FROM_DICT_OR_DEREF", "dict -> value", 1, 1, "name", versions=FROM_312, supported=False)
 
 # Globals and namespaces.
 _op("LOAD_GLOBAL", "-> value", 0, 1, "name")
@@ -116,8 +115,8 @@ _op("DELETE_GLOBAL", "->", 0, 0, "name")
 _op("LOAD_NAME", "-> value", 0, 1, "name", supported=False)
 _op("STORE_NAME", "value ->", 1, 0, "name", supported=False)
 _op("DELETE_NAME", "->", 0, 0, "name", supported=False)
-_op("LOAD_LOCALS", "-> dict", 0, 1, versions=ONLY_312, supported=False)
-_op("LOAD_FROM_DICT_OR_GLOBALS", "dict -> value", 1, 1, "name", versions=ONLY_312, supported=False)
+_op("LOAD_LOCALS", "-> dict", 0, 1, versions=FROM_312, supported=False)
+_op("LOAD_FROM_DICT_OR_GLOBALS", "dict -> value", 1, 1, "name", versions=FROM_312, supported=False)
 _op("SETUP_ANNOTATIONS", "->", supported=False)
 _op("LOAD_BUILD_CLASS", "-> __build_class__", 0, 1)
 _op("LOAD_ASSERTION_ERROR", "-> AssertionError", 0, 1)
@@ -128,7 +127,7 @@ _op("LOAD_METHOD", "obj -> method self | NULL value", 1, 2, "name")
 _op("STORE_ATTR", "value obj ->", 2, 0, "name")
 _op("DELETE_ATTR", "obj ->", 1, 0, "name")
 _op("LOAD_SUPER_ATTR", "super class self -> value (is_method: method self | NULL value)", 3, lambda a: 2 if a[1] else 1,
-    "(name, is_method, two_args); two_args False: written as super() with no arguments", versions=ONLY_312)
+    "(name, is_method, two_args); two_args False: written as super() with no arguments", versions=FROM_312)
 
 # Imports.
 _op("IMPORT_NAME", "level fromlist -> module", 2, 1, "name")
@@ -147,8 +146,8 @@ _op("CONTAINS_OP", "item container -> bool", 2, 1, "invert: bool")
 _op("BINARY_SUBSCR", "obj key -> value", 2, 1)
 _op("STORE_SUBSCR", "value obj key ->", 3, 0)
 _op("DELETE_SUBSCR", "obj key ->", 2, 0)
-_op("BINARY_SLICE", "obj start stop -> value", 3, 1, versions=ONLY_312)
-_op("STORE_SLICE", "value obj start stop ->", 4, 0, versions=ONLY_312)
+_op("BINARY_SLICE", "obj start stop -> value", 3, 1, versions=FROM_312)
+_op("STORE_SLICE", "value obj start stop ->", 4, 0, versions=FROM_312)
 
 # Containers and text.
 _op("BUILD_TUPLE", "n items -> tuple", _n, 1, "n")
@@ -180,8 +179,8 @@ _op("MAKE_FUNCTION", "[defaults] [kwdefaults] [annotations] [closure] code -> fu
 _op("CALL", "NULL callable args... -> value | method self args... -> value", lambda a: a[0] + 2, 1,
     "(number of args, the keyword ones too; tuple of the keywords' names)")
 _op("CALL_FUNCTION_EX", "NULL callable args [kwargs] -> value", lambda a: 4 if a else 3, 1, "has_kwargs: bool")
-_op("CALL_INTRINSIC_1", "value -> value", 1, 1, "name, as in CPython without INTRINSIC_", versions=ONLY_312)
-_op("CALL_INTRINSIC_2", "a b -> value", 2, 1, "name, as in CPython without INTRINSIC_", versions=ONLY_312)
+_op("CALL_INTRINSIC_1", "value -> value", 1, 1, "name, as in CPython without INTRINSIC_", versions=FROM_312)
+_op("CALL_INTRINSIC_2", "a b -> value", 2, 1, "name, as in CPython without INTRINSIC_", versions=FROM_312)
 _op("PRINT_EXPR", "value ->", 1, 0, versions=ONLY_311, supported=False)
 
 # Control flow.
@@ -194,7 +193,7 @@ _op("JUMP_IF_TRUE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH,
 _op("JUMP_IF_FALSE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH, jump=(1, 1), versions=ONLY_311)
 _op("GET_ITER", "iterable -> iterator", 1, 1)
 _op("FOR_ITER", "iterator -> iterator item; jump: iterator ->", 1, 2, flow=BRANCH, jump=(1, 0))
-_op("END_FOR", "->", versions=ONLY_312)
+_op("END_FOR", "->", versions=FROM_312)
 _op("RETURN_VALUE", "value ->", 1, 0, flow=STOP)
 _op("RESUME", "->", 0, 0, "where: 0 start, 1 after yield, 2 after yield from, 3 after await")
 
@@ -204,7 +203,7 @@ _op("YIELD_VALUE", "value -> sent value", 1, 1, "None on 3.11; the number of enc
 _op("GET_YIELD_FROM_ITER", "iterable -> iterator", 1, 1)
 _op("SEND", "receiver value -> receiver yielded; jump: receiver value -> receiver result", 2, 2, flow=BRANCH)
 _op("END_SEND", "receiver value -> value", 2, 1)
-_op("CLEANUP_THROW", "receiver sent exception -> None result", 3, 2, versions=ONLY_312, supported=False)
+_op("CLEANUP_THROW", "receiver sent exception -> None result", 3, 2, versions=FROM_312, supported=False)
 _op("GET_AWAITABLE", "obj -> awaitable", 1, 1, "0, or 1 in async-with enter, 2 in its exit", supported=False)
 _op("GET_AITER", "obj -> async iterator", 1, 1, supported=False)
 _op("GET_ANEXT", "aiter -> aiter awaitable", 1, 2, supported=False)
@@ -230,8 +229,9 @@ _op("MATCH_SEQUENCE", "subject -> subject bool", 1, 2)
 _op("MATCH_KEYS", "subject keys -> subject keys tuple|None", 2, 3)
 
 # Never in a code object that a function runs; named so that the table is whole.
-_op("INTERPRETER_EXIT", "value ->", 1, 0, flow=STOP, versions=ONLY_312, supported=False)
-_op("RESERVED", "->", flow=STOP, versions=ONLY_312, supported=False)
+_op("INTERPRETER_EXIT", "value ->", 1, 0, flow=STOP, versions=FROM_312, supported=False)
+_op("RESERVED", "->", flow=STOP, versions=FROM_312, supported=False)
+_op("EXIT_INIT_CHECK", "None ->", 1, 0, versions=ONLY_313, supported=False)
 
 # Original opcode -> canonical op, where the names differ. None: folded into a neighbour.
 ORIGINS: dict[str, str | None] = {

@@ -7,19 +7,16 @@ caches and of specialised or instrumented opcodes, with ``opcode``'s tables; not
 from __future__ import annotations
 
 import opcode
-import sys
 import weakref
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from .. import errors
-from .canonical import (BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, JUMP, OPS,
-                        ORIGINS, STOP, Instr)
+from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, JUMP, OPS, ORIGINS, STOP, Instr
+from .cpython import ROW, ROWS, VERSION
+from .cpython.row import Tables
 
 if TYPE_CHECKING:
     import types
-
-VERSION = sys.version_info[:2]
-SUPPORTED_VERSIONS = ((3, 11), (3, 12))
 
 # Builtins that read the local variables of the frame that calls them.
 _READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
@@ -126,43 +123,29 @@ def parse_exception_table(table: bytes) -> list:
 # Per opcode: a function (code tables, raw argument) -> canonical argument.
 
 
-class _Tables:
-    __slots__ = ("consts", "names", "slots")
-
-    def __init__(self, code: types.CodeType) -> None:
-        self.consts, self.names = code.co_consts, code.co_names
-        varnames = code.co_varnames
-        self.slots = varnames + tuple(c for c in code.co_cellvars if c not in varnames) + code.co_freevars
-
-
-def _slot(t: _Tables, arg: int) -> str:
+def _slot(t: Tables, arg: int) -> str:
     return t.slots[arg]
 
 
-def _name(t: _Tables, arg: int) -> str:
+def _name(t: Tables, arg: int) -> str:
     return t.names[arg]
 
 
-def _const(t: _Tables, arg: int) -> object:
+def _const(t: Tables, arg: int) -> object:
     return t.consts[arg]
 
 
-def _number(t: _Tables, arg: int) -> int:
+def _number(t: Tables, arg: int) -> int:
     return arg
 
 
-def _flag(t: _Tables, arg: int) -> bool:
+def _flag(t: Tables, arg: int) -> bool:
     return bool(arg)
-
-
-def _intrinsic(table: list) -> Callable:
-    names = [n.split("_", 2 if n[10:12] in ("1_", "2_") else 1)[-1] for n in table]
-    return lambda t, arg: names[arg]
 
 
 _ARGS = {
     "BINARY_OP": lambda t, arg: (BINARY_SYMBOLS[arg % 13], arg >= 13),
-    "COMPARE_OP": lambda t, arg: COMPARE_SYMBOLS[arg if VERSION < (3, 12) else arg >> 4],
+    "COMPARE_OP": lambda t, arg: COMPARE_SYMBOLS[arg >> ROW.compare],
     "IS_OP": _flag,
     "CONTAINS_OP": _flag,
     "CALL_FUNCTION_EX": lambda t, arg: bool(arg & 1),
@@ -170,53 +153,58 @@ _ARGS = {
     "FORMAT_VALUE": lambda t, arg: (CONVERSIONS[arg & 3], bool(arg & 4)),
     "MAKE_FUNCTION": lambda t, arg: tuple(p for bit, p in enumerate(FUNCTION_PARTS) if arg >> bit & 1),
     "LOAD_SUPER_ATTR": lambda t, arg: (t.names[arg >> 2], bool(arg & 1), bool(arg & 2)),
-    "RETURN_CONST": _const,
     "LOAD_CONST": _const,
-    "CALL_INTRINSIC_1": _intrinsic(getattr(opcode, "_intrinsic_1_descs", [])),
-    "CALL_INTRINSIC_2": _intrinsic(getattr(opcode, "_intrinsic_2_descs", [])),
 }
 
 # How the main loop treats an opcode.
-_PLAIN, _JUMP_FORWARD, _JUMP_BACKWARD, _SKIP, _EXTENDED, _KWNAMES, _CALL, _GLOBAL, _ATTR, _RETURN_CONST, _INTRINSIC, \
-    _UNKNOWN = range(12)
+_PLAIN, _STEPS, _JUMP_FORWARD, _JUMP_BACKWARD, _FOLDED, _EXTENDED, _KWNAMES, _CALL, _CALL_KW, _PART, \
+    _UNKNOWN = range(11)
+_SPECIAL = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "CALL_KW": _CALL_KW,
+            "SET_FUNCTION_ATTRIBUTE": _PART}
+
+
+def inline_caches(name: str) -> int:
+    """Code units of cache behind an original instruction."""
+    entries = opcode._inline_cache_entries
+    return entries.get(name, 0) if isinstance(entries, dict) else entries[opcode.opmap[name]]
+
+
+_WITH_ARGUMENT = frozenset(getattr(opcode, "hasarg", range(opcode.HAVE_ARGUMENT, 256)))
 
 
 def _build_table() -> list[tuple]:
-    special = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "LOAD_GLOBAL": _GLOBAL,
-               "RETURN_CONST": _RETURN_CONST, "CALL_INTRINSIC_1": _INTRINSIC, "CALL_INTRINSIC_2": _INTRINSIC}
-    if VERSION >= (3, 12):
-        special["LOAD_ATTR"] = _ATTR
     jumps = set(opcode.hasjrel) | set(opcode.hasjabs)
     table = [(_UNKNOWN, name, None, 0) for name in opcode.opname[:256]]
     for name, number in opcode.opmap.items():
         if number >= 256:
             continue
         op = ORIGINS.get(name, name)
-        caches = opcode._inline_cache_entries[number]
-        if name in special:
-            kind = special[name]
-        elif op is None:
-            kind = _SKIP
+        convert = ROW.reads.get(name)
+        if name in _SPECIAL:
+            kind = _SPECIAL[name]
+        elif convert is not None:
+            kind = _STEPS
+        elif name in ROW.folded:
+            kind = _FOLDED
         elif op not in OPS:
             continue
         elif number in jumps:
             kind = _JUMP_BACKWARD if "BACKWARD" in name else _JUMP_FORWARD
         else:
             kind = _PLAIN
-        convert = _ARGS.get(name)
-        if convert is None:
-            if number in opcode.haslocal or number in opcode.hasfree:
-                convert = _slot
-            elif number in opcode.hasname:
-                convert = _name
-            elif number >= opcode.HAVE_ARGUMENT and kind == _PLAIN:
-                convert = _number
-        table[number] = (kind, op, convert, caches)
+            convert = _ARGS.get(name)
+            if convert is None:
+                if number in opcode.haslocal or number in opcode.hasfree:
+                    convert = _slot
+                elif number in opcode.hasname:
+                    convert = _name
+                elif number in _WITH_ARGUMENT:
+                    convert = _number
+        table[number] = (kind, op, convert, inline_caches(name))
     return table
 
 
-_TABLE = _build_table() if VERSION in SUPPORTED_VERSIONS else None
-_NO_ARG_YIELD = VERSION < (3, 12)
+_TABLE = None if ROW is None else _build_table()
 
 
 # --- decoding -----------------------------------------------------------------------------------------------------
@@ -246,17 +234,19 @@ def _forget(key: int, result: object) -> None:
         _cache.pop(key, None)
 
 
-def _decode(code: types.CodeType) -> CanonicalCode:
+def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> CanonicalCode:
+    """``shared``: code units of those POP_TOPs after an END_FOR that something else jumps to."""
     if _TABLE is None:
-        raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}",
-                                 hint="use Python 3.11 or 3.12", kind="python-version")
-    raw, tables, table = code.co_code, _Tables(code), _TABLE
+        raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}", kind="python-version",
+                                 hint="use Python " + " or ".join(f"{a}.{b}" for a, b in ROWS))
+    raw, tables, table = code.co_code, Tables(code), _TABLE
     positions = list(code.co_positions())
     units = len(raw) // 2
     index_of = [0] * (units + 1)
     out: list = []
     jumps: list = []
-    send_ends: dict = {}  # on 3.11, code unit -> index of the END_SEND put before it
+    send_ends: dict = {}  # where a SEND drops its receiver, code unit -> index of the END_SEND put before it
+    skipped_pops: set = set()  # POP_TOPs that are a part of the END_FOR before them
     extended, kwnames, unit = 0, (), 0
     while unit < units:
         index_of[unit] = len(out)
@@ -274,33 +264,40 @@ def _decode(code: types.CodeType) -> CanonicalCode:
         where = positions[unit]
         line = where[0]
         if kind == _PLAIN:
-            out.append(Instr(op, None if convert is None else convert(tables, arg), 2 * unit, line, where))
-        elif kind == _GLOBAL:
-            if arg & 1:
-                out.append(Instr("PUSH_NULL", None, 2 * unit, line, where))
-            out.append(Instr(op, tables.names[arg >> 1], 2 * unit, line, where))
-        elif kind == _ATTR:
-            out.append(Instr("LOAD_METHOD" if arg & 1 else op, tables.names[arg >> 1], 2 * unit, line, where))
+            if op == "END_FOR" and ROW.end_for_pops:
+                skipped_pops.add(unit + 1)
+            if unit in skipped_pops:
+                if unit in shared:
+                    over = Instr("JUMP", None, 2 * unit, line, where)
+                    jumps.append((over, unit + 1))
+                    out.append(over)
+                    index_of[unit] = len(out)
+                    out.append(Instr(op, None, 2 * unit, line, where))
+            else:
+                out.append(Instr(op, None if convert is None else convert(tables, arg), 2 * unit, line, where))
+        elif kind == _STEPS:
+            for name, value in convert(tables, arg):
+                out.append(Instr(name, value, 2 * unit, line, where))
         elif kind == _CALL:
             out.append(Instr(op, (arg, kwnames), 2 * unit, line, where))
             kwnames = ()
+        elif kind == _CALL_KW:
+            out[-1] = Instr("CALL", (arg, out[-1].arg), 2 * unit, line, where)  # a LOAD_CONST of the names
+            index_of[unit] -= 1
+        elif kind == _PART:
+            part = FUNCTION_PARTS[arg.bit_length() - 1]  # the last one on the stack comes first
+            out[-1] = Instr(out[-1].op, (part, *out[-1].arg), out[-1].offset, line, where)
+            index_of[unit] -= 1
         elif kind == _JUMP_FORWARD or kind == _JUMP_BACKWARD:
             instr = Instr(op, None, 2 * unit, line, where)
             after = unit + 1 + caches
             to = after + arg if kind == _JUMP_FORWARD else after - arg
-            if op == "SEND" and _NO_ARG_YIELD:
+            if op == "SEND" and ROW.no_end_send:
                 send_ends[to] = -1
             jumps.append((instr, to))
             out.append(instr)
         elif kind == _KWNAMES:
             kwnames = tables.consts[arg]
-        elif kind == _RETURN_CONST:
-            out.append(Instr("LOAD_CONST", tables.consts[arg], 2 * unit, line, where))
-            out.append(Instr(op, None, 2 * unit, line, where))
-        elif kind == _INTRINSIC:
-            name = convert(tables, arg)
-            own = INTRINSIC_OPS.get(name)
-            out.append(Instr(own or op, None if own else name, 2 * unit, line, where))
         elif kind == _UNKNOWN:
             raise errors.Unsupported(f"opcode {op} at offset {2 * unit} of {code.co_qualname}",
                                      where=(code.co_filename, line, code.co_name), kind="opcode")
@@ -308,8 +305,10 @@ def _decode(code: types.CodeType) -> CanonicalCode:
             index_of[skipped] = len(out)
         unit += 1 + caches
     index_of[units] = len(out)
+    if skipped_pops and not shared and (found := skipped_pops.intersection(to for _, to in jumps)):
+        return _decode(code, frozenset(found))
     for instr, to in jumps:
-        instr.target = send_ends[to] if instr.op == "SEND" and _NO_ARG_YIELD else index_of[to]
+        instr.target = send_ends[to] if instr.op == "SEND" and ROW.no_end_send else index_of[to]
     for start, end, target, depth, push_lasti in parse_exception_table(code.co_exceptiontable):
         handler = (index_of[target], depth, push_lasti)
         for i in range(index_of[start], index_of[end]):

@@ -11,17 +11,16 @@ import opcode
 import types
 from collections.abc import Sequence
 
-from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, INTRINSIC_OPS, Instr
-from .decode import VERSION, max_stack, stack_depths
+from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, Instr
+from .cpython import NULL_FIRST, ROW, VERSION
+from .decode import inline_caches, max_stack, stack_depths
 
 CO_OPTIMIZED, CO_NEWLOCALS, CO_VARARGS, CO_VARKEYWORDS, CO_NESTED, CO_GENERATOR = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200
 
-_PY312 = VERSION >= (3, 12)
-_OPMAP, _CACHES = opcode.opmap, getattr(opcode, "_inline_cache_entries", ())
+_OPMAP = opcode.opmap
 _JUMP_OPS = ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
 _INVERSE = dict(zip(_JUMP_OPS, ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_IF_NONE")))
-_INTRINSIC_OF = {op: name for name, op in INTRINSIC_OPS.items()}
 # CPython's comparison masks: unordered 1, less 2, greater 4, equal 8.
 _COMPARE_MASKS = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 
@@ -38,7 +37,7 @@ class Raw:
     def __init__(self, name: str, arg: int, source: Instr, target: int | None = None, backward: bool = False) -> None:
         self.number = _OPMAP[name]
         self.arg, self.target, self.backward, self.source = arg, target, backward, source
-        self.caches = _CACHES[self.number]
+        self.caches = inline_caches(name)
 
     @property
     def size(self) -> int:
@@ -111,13 +110,13 @@ _ARGS = {
                      "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "IMPORT_NAME", "IMPORT_FROM",
                      "LOAD_FROM_DICT_OR_GLOBALS"), _name),
     "BINARY_OP": lambda e, arg: BINARY_SYMBOLS.index(arg[0]) + 13 * arg[1],
-    "COMPARE_OP": lambda e, arg: COMPARE_SYMBOLS.index(arg) << 4 | _COMPARE_MASKS[arg] if _PY312
-    else COMPARE_SYMBOLS.index(arg),
+    "COMPARE_OP": lambda e, arg: COMPARE_SYMBOLS.index(arg) << ROW.compare | _COMPARE_MASKS[arg] * ROW.masks,
     "UNPACK_EX": lambda e, arg: arg[0] | arg[1] << 8,
     "FORMAT_VALUE": lambda e, arg: CONVERSIONS.index(arg[0]) | 4 * arg[1],
     "MAKE_FUNCTION": lambda e, arg: sum(1 << FUNCTION_PARTS.index(part) for part in arg),
     "LOAD_SUPER_ATTR": lambda e, arg: e.name(arg[0]) << 2 | 2 * arg[2] | arg[1],
-    "YIELD_VALUE": lambda e, arg: (arg or 0) if _PY312 else 0,
+    "YIELD_VALUE": lambda e, arg: ROW.yields(arg),
+    "KW_NAMES": lambda e, arg: e.const(arg),
     "CALL_INTRINSIC_1": lambda e, arg: _intrinsic(1, arg),
     "CALL_INTRINSIC_2": lambda e, arg: _intrinsic(2, arg),
 }
@@ -132,53 +131,44 @@ def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
     targets = {i.target for i in instructions} | {i.handler[0] for i in instructions if i.handler}
     raws: list = []
     starts: list = []
-    fused = False
+    fused = False  # a PUSH_NULL waits for the LOAD_GLOBAL after it, or is part of the one before it
     for i, instr in enumerate(instructions):
         starts.append(len(raws))
         op, arg = instr.op, instr.arg
+        beside = instructions[i + 1] if i + 1 < len(instructions) and i + 1 not in targets else None
         if instr.target is not None:
             raws.extend(_jump(instructions, i, instr))
-        elif op == "CALL":
-            count, kwnames = arg
-            if kwnames:
-                raws.append(Raw("KW_NAMES", encoder.const(kwnames), instr))
-            if not _PY312:
-                raws.append(Raw("PRECALL", count, instr))
-            raws.append(Raw("CALL", count, instr))
-        elif op == "PUSH_NULL" and i + 1 < len(instructions) and instructions[i + 1].op == "LOAD_GLOBAL" \
-                and i + 1 not in targets:
-            fused = True
+        elif op == "PUSH_NULL" and (beside is not None and beside.op == "LOAD_GLOBAL" if NULL_FIRST else fused):
+            fused = NULL_FIRST
         elif op == "LOAD_GLOBAL":
+            fused = fused if NULL_FIRST else beside is not None and beside.op == "PUSH_NULL"
             raws.append(Raw(op, encoder.name(arg) << 1 | fused, instr))
-            fused = False
+            fused = fused and not NULL_FIRST
         else:
-            for name, value in _lowered(op, arg):
-                convert = _ARGS.get(name)
-                if _PY312 and name in ("LOAD_ATTR", "LOAD_METHOD"):
+            for name, value in _steps(op, arg):
+                if name in ("LOAD_ATTR", "LOAD_METHOD") and "LOAD_ATTR" in ROW.reads:
                     number, name = encoder.name(value) << 1 | (name == "LOAD_METHOD"), "LOAD_ATTR"
                 elif _OPMAP.get(name, 256) >= 256:
                     raise EncodeError(f"Python {VERSION[0]}.{VERSION[1]} has no form of {instr!r}")
                 else:
+                    convert = None if name in _PLAIN_NUMBERS else _ARGS.get(name)
                     number = convert(encoder, value) if convert else int(value or 0)
                 raws.append(Raw(name, number, instr))
     starts.append(len(raws))
     return raws, starts
 
 
-def _lowered(op: str, arg: object) -> tuple[tuple[str, object], ...]:
-    """The original (name, canonical arg) steps of an instruction that neither jumps nor calls."""
-    if _PY312:
-        if op in _INTRINSIC_OF:
-            return (("CALL_INTRINSIC_2" if op == "PREP_RERAISE_STAR" else "CALL_INTRINSIC_1", _INTRINSIC_OF[op]),)
-    elif op in ("END_FOR", "END_SEND"):
-        return ()
-    elif op == "BINARY_SLICE":
-        return ("BUILD_SLICE", 2), ("BINARY_SUBSCR", None)
-    elif op == "STORE_SLICE":
-        return ("BUILD_SLICE", 2), ("STORE_SUBSCR", None)
-    elif op == "LOAD_FAST_CHECK":
-        return (("LOAD_FAST", arg),)
-    return ((op, arg),)
+# Whose argument ``cpython`` has worked out where it writes them.
+_PLAIN_NUMBERS = frozenset({"MAKE_FUNCTION"} & ROW.writes.keys() if ROW else ())
+
+
+def _steps(op: str, arg: object) -> tuple[tuple[str, object], ...]:
+    """The original (name, argument) steps of an instruction that does not jump."""
+    if op == "CALL":
+        return ROW.call(*arg)
+    write = ROW.writes.get(op)
+    steps = ((op, arg),) if write is None else write(arg)
+    return ((ROW.tests, None), *steps) if ROW.tests and op == "UNARY_NOT" else steps
 
 
 def _jump(instructions: list[Instr], i: int, instr: Instr) -> list[Raw]:
@@ -190,17 +180,19 @@ def _jump(instructions: list[Instr], i: int, instr: Instr) -> list[Raw]:
         to_send = instructions[target].op == "SEND"
         return [Raw("JUMP_BACKWARD_NO_INTERRUPT" if to_send else "JUMP_BACKWARD", 0, instr, target, True)]
     if op in _INVERSE:
-        if not _PY312:
+        if ROW.directed:
             return [Raw(op.replace("JUMP_", "JUMP_BACKWARD_" if backward else "JUMP_FORWARD_"),
                         0, instr, target, backward)]
+        test = [Raw(ROW.tests, 0, instr)] if ROW.tests and op.endswith(("TRUE", "FALSE")) else []
         if not backward:
-            return [Raw(op, 0, instr, target)]
-        return [Raw(_INVERSE[op], 0, instr, i + 1), Raw("JUMP_BACKWARD", 0, instr, target, True)]
+            return [*test, Raw(op, 0, instr, target)]
+        return [*test, Raw(_INVERSE[op], 0, instr, i + 1), Raw("JUMP_BACKWARD", 0, instr, target, True)]
     if backward:
         raise EncodeError(f"{instr!r} at {i} jumps backward")
-    if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") and _PY312:
-        return [Raw("COPY", 1, instr), Raw("POP_" + op[:-7], 0, instr, target), Raw("POP_TOP", 0, instr)]
-    wanted = {"FOR_ITER": "END_FOR" if _PY312 else None, "SEND": "END_SEND"}.get(op)
+    if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") and not ROW.jump_or_pop:
+        test = [Raw(ROW.tests, 0, instr)] if ROW.tests else []
+        return [Raw("COPY", 1, instr), *test, Raw("POP_" + op[:-7], 0, instr, target), Raw("POP_TOP", 0, instr)]
+    wanted = {"FOR_ITER": ROW.end_for, "SEND": "END_SEND"}.get(op)
     if wanted and instructions[target].op != wanted:
         raise EncodeError(f"{instr!r} has to jump to {wanted}, not {instructions[target]!r}")
     return [Raw(op, 0, instr, target)]

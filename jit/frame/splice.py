@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Callable
 from .. import errors
 from .assemble import Assembler
 from .blocks import BREAK, RESUME
-from .canonical import BRANCH, JUMP, NULL_FIRST, OPS, STOP
+from .canonical import BRANCH, JUMP, OPS, STOP
+from .cpython import NULL_FIRST
 from .decode import decode
 from .resume import Resume, make_resume
 

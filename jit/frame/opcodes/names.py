@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
-from ..canonical import NULL_FIRST
+from ..cpython import NULL_FIRST
 from ..executor import NULL, op
 from ..values.base import Raised, lookup
 from ..values.constant import Constant

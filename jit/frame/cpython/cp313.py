@@ -1,0 +1,81 @@
+"""CPython 3.13: NULL after the callable, names of keywords on the stack, exact bools for jumps, pairs of local
+variables in one instruction, text and functions in smaller steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ..canonical import CONVERSIONS, FUNCTION_PARTS
+from . import cp312
+from .row import Steps, Tables
+
+
+def _global(t: Tables, arg: int) -> Steps:
+    load = ("LOAD_GLOBAL", t.names[arg >> 1])
+    return (load, ("PUSH_NULL", None)) if arg & 1 else (load,)
+
+
+def _fast(t: Tables, arg: int) -> Steps:
+    """A cell itself is loaded as a local variable is."""
+    name = t.slots[arg]
+    return (("LOAD_CLOSURE" if name in t.cells else "LOAD_FAST", name),)
+
+
+def _store(t: Tables, arg: int) -> Steps:
+    return (("STORE_FAST", t.slots[arg]),)
+
+
+def _pair(first: Callable, second: Callable) -> Callable[[Tables, int], Steps]:
+    return lambda t, arg: first(t, arg >> 4) + second(t, arg & 15)
+
+
+def _call(count: int, kwnames: tuple) -> Steps:
+    return (("LOAD_CONST", kwnames), ("CALL_KW", count)) if kwnames else (("CALL", count),)
+
+
+def _function(parts: tuple[str, ...]) -> Steps:
+    flags = (1 << FUNCTION_PARTS.index(part) for part in reversed(parts))
+    return ("MAKE_FUNCTION", None), *(("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags)
+
+
+def _text(arg: tuple[str | None, bool]) -> Steps:
+    """Text that a conversion gives is formatted only where the program says how."""
+    conversion, spec = arg
+    convert: Steps = (("CONVERT_VALUE", CONVERSIONS.index(conversion)),) if conversion else ()
+    if spec:
+        return (("SWAP", 2), *convert, ("SWAP", 2), ("FORMAT_WITH_SPEC", None)) if convert else (
+            ("FORMAT_WITH_SPEC", None),)
+    return convert or (("FORMAT_SIMPLE", None),)
+
+
+ROW = dataclasses.replace(
+    cp312.ROW,
+    version=(3, 13),
+    null_first=False,
+    compare=5,
+    reads={
+        **cp312.ROW.reads,
+        "LOAD_GLOBAL": _global,
+        "LOAD_FAST": _fast,
+        "LOAD_FAST_LOAD_FAST": _pair(_fast, _fast),
+        "STORE_FAST_LOAD_FAST": _pair(_store, _fast),
+        "STORE_FAST_STORE_FAST": _pair(_store, _store),
+        "CONVERT_VALUE": lambda t, arg: (("FORMAT_VALUE", (CONVERSIONS[arg], False)),),
+        "FORMAT_SIMPLE": lambda t, arg: (("FORMAT_VALUE", (None, False)),),
+        "FORMAT_WITH_SPEC": lambda t, arg: (("FORMAT_VALUE", (None, True)),),
+        "MAKE_FUNCTION": lambda t, arg: (("MAKE_FUNCTION", ()),),
+        "RESUME": lambda t, arg: (("RESUME", arg & 3),),
+    },
+    folded=cp312.ROW.folded | {"TO_BOOL"},
+    end_for_pops=True,
+    call=_call,
+    writes={
+        **cp312.ROW.writes,
+        "END_FOR": lambda arg: (("END_FOR", None), ("POP_TOP", None)),
+        "LOAD_CLOSURE": lambda arg: (("LOAD_FAST", arg),),
+        "MAKE_FUNCTION": _function,
+        "FORMAT_VALUE": _text,
+    },
+    tests="TO_BOOL",
+)

@@ -1,0 +1,60 @@
+"""The fields of a version's row."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+
+Steps = tuple[tuple[str, object], ...]  # instructions: (name, argument)
+
+
+class Tables:
+    """What arguments of original instructions index: constants, names, and the variables' slots in the frame."""
+
+    __slots__ = ("consts", "names", "slots", "cells")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.consts, self.names = code.co_consts, code.co_names
+        varnames = code.co_varnames
+        self.slots = varnames + tuple(c for c in code.co_cellvars if c not in varnames) + code.co_freevars
+        self.cells = frozenset(code.co_cellvars + code.co_freevars)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How a version's bytecode is read and written.
+
+    Attributes:
+        version: (major, minor).
+        null_first: a callable without a self has NULL below it on the stack, and not above.
+        compare: bits of COMPARE_OP's argument below the operator.
+        masks: whether these hold the mask of results that the specialising interpreter wants.
+        reads: original opcode -> the canonical instructions of its argument; others are named alike.
+        folded: original opcodes that are part of a neighbour.
+        no_end_send: a finished SEND drops its receiver by itself, so that decoding puts an END_SEND there.
+        end_for_pops: END_FOR is followed by a POP_TOP, which a finished FOR_ITER skips too.
+        call: the original steps of a CALL, of (number of arguments, names of keywords).
+        writes: canonical op -> the original steps of its argument, by canonical arguments; others are named alike.
+        directed: conditional jumps have one form for each direction; elsewhere they only go forward.
+        tests: the instruction that makes a bool, which conditional jumps and UNARY_NOT want; None where they do it.
+        jump_or_pop: JUMP_IF_TRUE_OR_POP and JUMP_IF_FALSE_OR_POP are there.
+        end_for: what an exhausted FOR_ITER has to jump to, or None for anything.
+        yields: what YIELD_VALUE is given, of the canonical argument.
+    """
+
+    version: tuple[int, int]
+    null_first: bool
+    compare: int
+    masks: bool
+    reads: Mapping[str, Callable[[Tables, int], Steps]]
+    folded: frozenset[str]
+    no_end_send: bool
+    end_for_pops: bool
+    call: Callable[[int, tuple], Steps]
+    writes: Mapping[str, Callable[[object], Steps]]
+    directed: bool
+    tests: str | None
+    jump_or_pop: bool
+    end_for: str | None
+    yields: Callable[[int | None], int]
