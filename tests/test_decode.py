@@ -29,7 +29,8 @@ def library():
 
 
 def test_every_opcode_is_in_the_table():
-    names = [n for n, number in opcode.opmap.items() if number < 256 and not n.startswith(("INSTRUMENTED_", "ENTER_EXECUTOR"))]
+    names = [n for n, number in opcode.opmap.items()
+             if number < 256 and not n.startswith(("INSTRUMENTED_", "ENTER_EXECUTOR"))]
     elsewhere = {*ROW.reads, *ROW.folded, *decoding._SPECIAL}
     missing = [n for n in names if n not in canonical.OPS and n not in canonical.ORIGINS and n not in elsewhere]
     assert not missing
@@ -140,7 +141,7 @@ def test_arguments():
 
     listing = ops(f)
     for item in [("BINARY_OP", ("+", True)), ("BINARY_OP", ("@", True)), ("UNPACK_EX", (1, 1)), ("COMPARE_OP", "<="),
-                 *([("FORMAT_VALUE", ("repr", False)), ("FORMAT_VALUE", (None, True))] if PY313 else [("FORMAT_VALUE", ("repr", True))]),
+                 ("FORMAT_VALUE", ("repr", not PY313)), ("FORMAT_VALUE", (None, PY313)),
                  ("FORMAT_VALUE", (None, False)), ("FORMAT_VALUE", ("str", False)),
                  ("IS_OP", True), ("CONTAINS_OP", True), ("UNARY_POSITIVE", None)]:
         assert item in listing

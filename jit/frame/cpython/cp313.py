@@ -16,18 +16,8 @@ def _global(t: Tables, arg: int) -> Steps:
     return (load, ("PUSH_NULL", None)) if arg & 1 else (load,)
 
 
-def _fast(t: Tables, arg: int) -> Steps:
-    """A cell itself is loaded as a local variable is."""
-    name = t.slots[arg]
-    return (("LOAD_CLOSURE" if name in t.cells else "LOAD_FAST", name),)
-
-
-def _store(t: Tables, arg: int) -> Steps:
-    return (("STORE_FAST", t.slots[arg]),)
-
-
-def _pair(first: Callable, second: Callable) -> Callable[[Tables, int], Steps]:
-    return lambda t, arg: first(t, arg >> 4) + second(t, arg & 15)
+def _pair(first: str, second: str) -> Callable[[Tables, int], Steps]:
+    return lambda t, arg: ((first, t.slots[arg >> 4]), (second, t.slots[arg & 15]))
 
 
 def _call(count: int, kwnames: tuple) -> Steps:
@@ -57,10 +47,9 @@ ROW = dataclasses.replace(
     reads={
         **cp312.ROW.reads,
         "LOAD_GLOBAL": _global,
-        "LOAD_FAST": _fast,
-        "LOAD_FAST_LOAD_FAST": _pair(_fast, _fast),
-        "STORE_FAST_LOAD_FAST": _pair(_store, _fast),
-        "STORE_FAST_STORE_FAST": _pair(_store, _store),
+        "LOAD_FAST_LOAD_FAST": _pair("LOAD_FAST", "LOAD_FAST"),
+        "STORE_FAST_LOAD_FAST": _pair("STORE_FAST", "LOAD_FAST"),
+        "STORE_FAST_STORE_FAST": _pair("STORE_FAST", "STORE_FAST"),
         "CONVERT_VALUE": lambda t, arg: (("FORMAT_VALUE", (CONVERSIONS[arg], False)),),
         "FORMAT_SIMPLE": lambda t, arg: (("FORMAT_VALUE", (None, False)),),
         "FORMAT_WITH_SPEC": lambda t, arg: (("FORMAT_VALUE", (None, True)),),
@@ -73,7 +62,7 @@ ROW = dataclasses.replace(
     writes={
         **cp312.ROW.writes,
         "END_FOR": lambda arg: (("END_FOR", None), ("POP_TOP", None)),
-        "LOAD_CLOSURE": lambda arg: (("LOAD_FAST", arg),),
+        "LOAD_CLOSURE": lambda arg: (("LOAD_FAST", arg),),  # of a cell's name it gives the cell
         "MAKE_FUNCTION": _function,
         "FORMAT_VALUE": _text,
     },

@@ -12,13 +12,12 @@ Steps = tuple[tuple[str, object], ...]  # instructions: (name, argument)
 class Tables:
     """What arguments of original instructions index: constants, names, and the variables' slots in the frame."""
 
-    __slots__ = ("consts", "names", "slots", "cells")
+    __slots__ = ("consts", "names", "slots")
 
     def __init__(self, code: types.CodeType) -> None:
         self.consts, self.names = code.co_consts, code.co_names
         varnames = code.co_varnames
         self.slots = varnames + tuple(c for c in code.co_cellvars if c not in varnames) + code.co_freevars
-        self.cells = frozenset(code.co_cellvars + code.co_freevars)
 
 
 @dataclasses.dataclass(frozen=True)
