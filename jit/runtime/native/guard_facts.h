@@ -83,6 +83,10 @@ bool plain_length(PyObject* o) {
 // Any eight bytes of an object, whatever they are declared as.
 using Memory [[gnu::may_alias]] = const uint64_t;
 
+// Whether a dict has another version after each change. From 3.13.0 on an attribute that is written to an instance may
+// leave the version of its dict as it is: each call walks.
+constexpr bool kVersionsTell = PY_VERSION_HEX < 0x030D0000;
+
 // Where a dict's version lies. It is another one after each change, and that of no other dict. (From 3.12 on its low
 // byte says who watches the dict.)
 Memory* dict_version(PyObject* d) { return &reinterpret_cast<PyDictObject*>(d)->ma_version_tag; }
@@ -237,7 +241,7 @@ struct Snapshot {
   std::vector<Ref> passing;      // what unsteady accessors gave, for this call alone
   bool reads_abstract_classes = false;
   int64_t abstract_classes = 0;  // registrations at the time
-  bool steady = true;            // false when others depend on an unsteady accessor: each call walks
+  bool steady = kVersionsTell;   // false when others depend on an unsteady accessor: each call walks
   bool dead = false;             // something that the program refers to weakly has died
 
   void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
