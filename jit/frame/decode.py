@@ -163,12 +163,15 @@ _SPECIAL = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "CAL
             "SET_FUNCTION_ATTRIBUTE": _PART}
 
 
-def inline_caches(name: str) -> int:
-    """Code units of cache behind an original instruction."""
-    entries = opcode._inline_cache_entries
-    return entries.get(name, 0) if isinstance(entries, dict) else entries[opcode.opmap[name]]
+def _inline_caches() -> dict[str, int]:
+    """Code units of cache behind each original instruction."""
+    entries, numbers = opcode._inline_cache_entries, opcode.opmap
+    if not isinstance(entries, dict):
+        entries = {name: entries[number] for name, number in numbers.items() if number < len(entries)}
+    return {name: entries.get(name, 0) for name in numbers}
 
 
+INLINE_CACHES = {} if ROW is None else _inline_caches()
 _WITH_ARGUMENT = frozenset(getattr(opcode, "hasarg", range(opcode.HAVE_ARGUMENT, 256)))
 
 
@@ -200,7 +203,7 @@ def _build_table() -> list[tuple]:
                     convert = _name
                 elif number in _WITH_ARGUMENT:
                     convert = _number
-        table[number] = (kind, op, convert, inline_caches(name))
+        table[number] = (kind, op, convert, INLINE_CACHES[name])
     return table
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, Instr
 from .cpython import NULL_FIRST, ROW, VERSION
-from .decode import inline_caches, max_stack, stack_depths
+from .decode import INLINE_CACHES, max_stack, stack_depths
 
 CO_OPTIMIZED, CO_NEWLOCALS, CO_VARARGS, CO_VARKEYWORDS, CO_NESTED, CO_GENERATOR = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200
@@ -37,7 +37,7 @@ class Raw:
     def __init__(self, name: str, arg: int, source: Instr, target: int | None = None, backward: bool = False) -> None:
         self.number = _OPMAP[name]
         self.arg, self.target, self.backward, self.source = arg, target, backward, source
-        self.caches = inline_caches(name)
+        self.caches = INLINE_CACHES[name]
 
     @property
     def size(self) -> int:
@@ -131,17 +131,20 @@ def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
     targets = {i.target for i in instructions} | {i.handler[0] for i in instructions if i.handler}
     raws: list = []
     starts: list = []
+
+    def follows(i: int, op: str) -> bool:
+        return i + 1 < len(instructions) and i + 1 not in targets and instructions[i + 1].op == op
+
     fused = False  # a PUSH_NULL waits for the LOAD_GLOBAL after it, or is part of the one before it
     for i, instr in enumerate(instructions):
         starts.append(len(raws))
         op, arg = instr.op, instr.arg
-        beside = instructions[i + 1] if i + 1 < len(instructions) and i + 1 not in targets else None
         if instr.target is not None:
             raws.extend(_jump(instructions, i, instr))
-        elif op == "PUSH_NULL" and (beside is not None and beside.op == "LOAD_GLOBAL" if NULL_FIRST else fused):
+        elif op == "PUSH_NULL" and (follows(i, "LOAD_GLOBAL") if NULL_FIRST else fused):
             fused = NULL_FIRST
         elif op == "LOAD_GLOBAL":
-            fused = fused if NULL_FIRST else beside is not None and beside.op == "PUSH_NULL"
+            fused = fused if NULL_FIRST else follows(i, "PUSH_NULL")
             raws.append(Raw(op, encoder.name(arg) << 1 | fused, instr))
             fused = fused and not NULL_FIRST
         else:
@@ -151,15 +154,11 @@ def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
                 elif _OPMAP.get(name, 256) >= 256:
                     raise EncodeError(f"Python {VERSION[0]}.{VERSION[1]} has no form of {instr!r}")
                 else:
-                    convert = None if name in _PLAIN_NUMBERS else _ARGS.get(name)
+                    convert = _ARGS.get(name)
                     number = convert(encoder, value) if convert else int(value or 0)
                 raws.append(Raw(name, number, instr))
     starts.append(len(raws))
     return raws, starts
-
-
-# Whose argument ``cpython`` has worked out where it writes them.
-_PLAIN_NUMBERS = frozenset({"MAKE_FUNCTION"} & ROW.writes.keys() if ROW else ())
 
 
 def _steps(op: str, arg: object) -> tuple[tuple[str, object], ...]:

@@ -3,8 +3,8 @@ memory.
 
 That is more exact than one chain of additions for each column, and touches the totals less often. Where a row has few
 statements, several rows are taken in one loop over the columns: each of them is a stream that the processor prefetches,
-and sums over columns take two thirds of the time. Rows that are left over, and rows of many statements, go by strips of
-columns.
+and sums over columns take a half to four fifths of the time. Rows that are left over, and rows of many statements, go
+by strips of columns.
 """
 
 from __future__ import annotations

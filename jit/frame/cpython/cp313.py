@@ -26,7 +26,7 @@ def _call(count: int, kwnames: tuple) -> Steps:
 
 def _function(parts: tuple[str, ...]) -> Steps:
     flags = (1 << FUNCTION_PARTS.index(part) for part in reversed(parts))
-    return ("MAKE_FUNCTION", None), *(("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags)
+    return ("MAKE_FUNCTION", ()), *(("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags)
 
 
 def _text(arg: tuple[str | None, bool]) -> Steps:
