@@ -2,7 +2,7 @@
 
 Bytecode is another one in each version of Python, and what eager computes changes with PyTorch, so on a version that is
 not in these tables ``jit.compile`` runs functions in eager (``uncompiled.py``), and says so once. With
-``JIT_UNTESTED=1`` a later PyTorch may be tried if it has the private names of ``torch_private.py``, and Python 3.13.
+``JIT_UNTESTED=1`` a later PyTorch may be tried if it has the private names of ``torch_private.py``, and Python 3.13 to 3.15.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from . import config, torch_private
 
 PYTHON = ((3, 11), (3, 12))
-UNTESTED_PYTHON = ((3, 13),)  # whose bytecode is read and written, and not yet what lies behind it
+UNTESTED_PYTHON = ((3, 13), (3, 14), (3, 15))  # whose bytecode is read and written, and not yet what lies behind it
 TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 

@@ -18,6 +18,7 @@ from code_harness import codes_of
 from jit.frame import canonical
 from jit.frame import decode as decoding
 from jit.frame.cpython import ROW
+from jit.frame.cpython.symbols import INTRINSIC_OPS
 from jit.frame.decode import decode, parse_exception_table
 
 MODULES = (dataclasses, inspect, functools, typing, contextlib)
@@ -30,12 +31,12 @@ def library():
 
 def test_every_opcode_is_in_the_table():
     names = [n for n, number in opcode.opmap.items()
-             if number < 256 and not n.startswith(("INSTRUMENTED_", "ENTER_EXECUTOR"))]
+             if number < 256 and not n.startswith(("INSTRUMENTED_", "ENTER_EXECUTOR", "TRACE_RECORD"))]
     elsewhere = {*ROW.reads, *ROW.folded, *decoding._SPECIAL}
     missing = [n for n in names if n not in canonical.OPS and n not in canonical.ORIGINS and n not in elsewhere]
     assert not missing
     assert all(op is None or op in canonical.OPS for op in canonical.ORIGINS.values())
-    assert set(canonical.INTRINSIC_OPS.values()) <= set(canonical.OPS)
+    assert set(INTRINSIC_OPS.values()) <= set(canonical.OPS)
 
 
 def test_standard_library_decodes():
@@ -82,20 +83,22 @@ def test_depth_is_the_same_on_every_path():
             if instr.handler is not None:
                 target, depth, push_lasti = instr.handler
                 assert depths[target] == depth + 1 + push_lasti
-                assert depth <= depths[i]
+                # On 3.15 the end of a generator expression is in the region of its loop; nothing there raises.
+                assert depth <= depths[i] or instr.op in ("END_FOR", "LOAD_CONST", "RETURN_VALUE")
 
 
 def test_jumps_and_constants_agree_with_dis():
     for code in library():
         decoded = decode(code)
         for original in dis.get_instructions(code):
-            if original.opname in ("CACHE", "EXTENDED_ARG", "PRECALL", "KW_NAMES", "TO_BOOL", "SET_FUNCTION_ATTRIBUTE"):
+            if original.opname in ("CACHE", "EXTENDED_ARG", "PRECALL", "KW_NAMES", "TO_BOOL", "NOT_TAKEN",
+                                   "SET_FUNCTION_ATTRIBUTE"):
                 continue
             if original.opname == "LOAD_CONST" and type(original.argval) is tuple and PY313:
                 continue  # may be the keywords of a call
             index = decoded.index_at(original.offset)
             instr = decoded.instructions[index]
-            if PY313 and original.opname == "POP_TOP" and decoded.instructions[index - 1].op == "END_FOR":
+            if PY313 and original.opname in ("POP_TOP", "POP_ITER") and decoded.instructions[index - 1].op == "END_FOR":
                 continue  # a part of it
             assert instr.offset == original.offset
             if instr.target is not None and instr.op != "SEND":
@@ -153,7 +156,8 @@ def test_function_parts():
             return x
         return g
 
-    assert ("MAKE_FUNCTION", ("defaults", "kwdefaults", "annotations", "closure")) in ops(f)
+    annotations = "annotations" if sys.version_info < (3, 14) else "annotate"
+    assert ("MAKE_FUNCTION", ("defaults", "kwdefaults", annotations, "closure")) in ops(f)
 
 
 def test_generators_end_with_end_send():

@@ -21,7 +21,7 @@ from typing import Callable
 
 from . import encode as _encode
 from .canonical import BRANCH, JUMP, OPS, STOP, Instr
-from .cpython import NULL_FIRST
+from .cpython import ITERATOR_SLOTS, NULL_FIRST
 from .encode import CO_NESTED, CO_NEWLOCALS, CO_OPTIMIZED, CO_VARARGS, CO_VARKEYWORDS
 
 
@@ -367,6 +367,8 @@ class Assembler:
         Afterwards the iterator is gone.
         """
         end = self.new_label("end of loop")
+        for _ in range(ITERATOR_SLOTS - 1):
+            self.push_null()
         start = self.label("loop")
         self.emit("FOR_ITER", None, end)
         yield

@@ -86,6 +86,7 @@ class Calls:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
         frame = Frame(self.s, fn, self.bind(fn, args, kwargs))
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            frame.set_up_generator()
             made = (GeneratorValue if code.co_flags & inspect.CO_GENERATOR else CoroutineValue)(frame)
             self.s.generators.append(made)
             return made

@@ -12,6 +12,7 @@ Conventions, the same on every version:
   becomes a PUSH_NULL on its side of it.
 * PRECALL and KW_NAMES are part of CALL. CACHE and EXTENDED_ARG are gone. All unconditional jumps are JUMP.
 * An exhausted FOR_ITER pops its iterator and jumps. The END_FOR that it may land on does nothing.
+* What loops and ``yield from`` iterate over takes ITERATOR_SLOTS slots, what leaves a ``with`` block EXIT_SLOTS.
 * A finished SEND keeps its receiver below the result and jumps to an END_SEND, which drops the receiver.
 * A jump has its target as an instruction index in ``Instr.target``; its ``arg`` is None.
 * An exception goes to ``Instr.handler`` = (index, depth, push_lasti): the stack is cut to ``depth`` slots, then the
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Callable
+
+from .cpython import EXIT_SLOTS, ITERATOR_SLOTS, ROWS
 
 if TYPE_CHECKING:
     from .assemble import Label
@@ -67,8 +70,8 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
-ALL, ONLY_311, FROM_312 = ((3, 11), (3, 12), (3, 13)), ((3, 11),), ((3, 12), (3, 13))
-ONLY_313 = ((3, 13),)
+ALL = tuple(ROWS)
+ONLY_311, FROM_312, UNTIL_313, FROM_313, FROM_314 = ALL[:1], ALL[1:], ALL[:3], ALL[2:], ALL[3:]
 
 
 def _op(name: str, stack: str, pops: int | Callable = 0, pushes: int | Callable = 0, arg: str = "", flow: str = NEXT,
@@ -154,7 +157,7 @@ _op("BUILD_TUPLE", "n items -> tuple", _n, 1, "n")
 _op("BUILD_LIST", "n items -> list", _n, 1, "n")
 _op("BUILD_SET", "n items -> set", _n, 1, "n")
 _op("BUILD_MAP", "n (key value) -> dict", lambda n: 2 * n, 1, "n")
-_op("BUILD_CONST_KEY_MAP", "n values, tuple of keys -> dict", lambda n: n + 1, 1, "n")
+_op("BUILD_CONST_KEY_MAP", "n values, tuple of keys -> dict", lambda n: n + 1, 1, "n", versions=UNTIL_313)
 _op("BUILD_STRING", "n strings -> str", _n, 1, "n")
 _op("BUILD_SLICE", "start stop [step] -> slice", _n, 1, "n: 2 or 3")
 _op("LIST_APPEND", "... value -> ...", 1, 0, "i: the list is slot i after the pop, 1 = top")
@@ -172,10 +175,13 @@ _op("UNPACK_EX", "iterable -> after items, list, before items, the first on top"
 _op("FORMAT_VALUE", "value [spec] -> str", lambda a: 2 if a[1] else 1, 1,
     "(conversion: None 'str' 'repr' or 'ascii', has_spec: bool)")
 _op("GET_LEN", "obj -> obj len", 1, 2)
+_op("BUILD_INTERPOLATION", "value text [spec] -> interpolation", lambda n: 2 + (n & 1), 1, "n: CPython's own number",
+    versions=FROM_314)
+_op("BUILD_TEMPLATE", "strings interpolations -> template", 2, 1, versions=FROM_314)
 
 # Functions and calls.
-_op("MAKE_FUNCTION", "[defaults] [kwdefaults] [annotations] [closure] code -> function", lambda a: 1 + len(a), 1,
-    "tuple of those of 'defaults' 'kwdefaults' 'annotations' 'closure' that are on the stack, in this order")
+_op("MAKE_FUNCTION", "[defaults] [kwdefaults] [annotations or what makes them] [closure] code -> function", lambda a: 1 + len(a), 1,
+    "tuple of those of 'defaults' 'kwdefaults' 'annotations' (or 'annotate') 'closure' that are on the stack")
 _op("CALL", "NULL callable args... -> value | method self args... -> value", lambda a: a[0] + 2, 1,
     "(number of args, the keyword ones too; tuple of the keywords' names)")
 _op("CALL_FUNCTION_EX", "NULL callable args [kwargs] -> value", lambda a: 4 if a else 3, 1, "has_kwargs: bool")
@@ -192,7 +198,8 @@ _op("POP_JUMP_IF_NOT_NONE", "value ->", 1, 0, flow=BRANCH)
 _op("JUMP_IF_TRUE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH, jump=(1, 1), versions=ONLY_311)
 _op("JUMP_IF_FALSE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH, jump=(1, 1), versions=ONLY_311)
 _op("GET_ITER", "iterable -> iterator", 1, 1)
-_op("FOR_ITER", "iterator -> iterator item; jump: iterator ->", 1, 2, flow=BRANCH, jump=(1, 0))
+_op("FOR_ITER", "iterator -> iterator item; jump: iterator ->", ITERATOR_SLOTS, ITERATOR_SLOTS + 1, flow=BRANCH,
+    jump=(ITERATOR_SLOTS, 0))
 _op("END_FOR", "->", versions=FROM_312)
 _op("RETURN_VALUE", "value ->", 1, 0, flow=STOP)
 _op("RESUME", "->", 0, 0, "where: 0 start, 1 after yield, 2 after yield from, 3 after await")
@@ -201,15 +208,16 @@ _op("RESUME", "->", 0, 0, "where: 0 start, 1 after yield, 2 after yield from, 3 
 _op("RETURN_GENERATOR", "-> sent value (the frame returns its generator; None is sent first)", 0, 1)
 _op("YIELD_VALUE", "value -> sent value", 1, 1, "None on 3.11; the number of enclosing handlers on 3.12")
 _op("GET_YIELD_FROM_ITER", "iterable -> iterator", 1, 1)
-_op("SEND", "receiver value -> receiver yielded; jump: receiver value -> receiver result", 2, 2, flow=BRANCH)
-_op("END_SEND", "receiver value -> value", 2, 1)
-_op("CLEANUP_THROW", "receiver sent exception -> None result", 3, 2, versions=FROM_312, supported=False)
+_op("SEND", "receiver value -> receiver yielded; jump: receiver value -> receiver result", ITERATOR_SLOTS + 1,
+    ITERATOR_SLOTS + 1, flow=BRANCH)
+_op("END_SEND", "receiver value -> value", ITERATOR_SLOTS + 1, 1)
+_op("CLEANUP_THROW", "receiver sent exception -> None result", ITERATOR_SLOTS + 2, ITERATOR_SLOTS + 1, versions=FROM_312, supported=False)
 _op("GET_AWAITABLE", "obj -> awaitable", 1, 1, "0, or 1 in async-with enter, 2 in its exit", supported=False)
 _op("GET_AITER", "obj -> async iterator", 1, 1, supported=False)
 _op("GET_ANEXT", "aiter -> aiter awaitable", 1, 2, supported=False)
 _op("END_ASYNC_FOR", "aiter exception ->", 2, 0, supported=False)
 _op("ASYNC_GEN_WRAP", "value -> wrapped", 1, 1, supported=False)
-_op("BEFORE_ASYNC_WITH", "manager -> __aexit__ awaitable", 1, 2, supported=False)
+_op("BEFORE_ASYNC_WITH", "manager -> __aexit__ awaitable", 1, 2, versions=UNTIL_313, supported=False)
 
 # Exceptions and with blocks.
 _op("RAISE_VARARGS", "[exception [cause]] ->", _n, 0, "n: 0, 1 or 2", flow=STOP)
@@ -219,8 +227,11 @@ _op("POP_EXCEPT", "previous ->", 1, 0)
 _op("CHECK_EXC_MATCH", "exception type -> exception bool", 2, 2)
 _op("CHECK_EG_MATCH", "exception type -> rest match | None-or-exception None", 2, 2)
 _op("PREP_RERAISE_STAR", "original list -> exception|None", 2, 1)
-_op("BEFORE_WITH", "manager -> __exit__ result-of-__enter__", 1, 2)
-_op("WITH_EXCEPT_START", "__exit__ lasti previous exception -> __exit__ lasti previous exception result", 4, 5)
+_op("BEFORE_WITH", "manager -> __exit__ result-of-__enter__", 1, 2, versions=UNTIL_313)
+_op("LOAD_SPECIAL", "obj -> method self | callable NULL", 1, 2, "name of the method that its class has",
+    versions=FROM_314)
+_op("WITH_EXCEPT_START", "__exit__ lasti previous exception -> __exit__ lasti previous exception result", EXIT_SLOTS + 3,
+    EXIT_SLOTS + 4)
 
 # Pattern matching.
 _op("MATCH_CLASS", "subject type names -> tuple|None", 3, 1, "n: positional patterns")
@@ -231,7 +242,7 @@ _op("MATCH_KEYS", "subject keys -> subject keys tuple|None", 2, 3)
 # Never in a code object that a function runs; named so that the table is whole.
 _op("INTERPRETER_EXIT", "value ->", 1, 0, flow=STOP, versions=FROM_312, supported=False)
 _op("RESERVED", "->", flow=STOP, versions=FROM_312, supported=False)
-_op("EXIT_INIT_CHECK", "None ->", 1, 0, versions=ONLY_313, supported=False)
+_op("EXIT_INIT_CHECK", "None ->", 1, 0, versions=FROM_313, supported=False)
 
 # Original opcode -> canonical op, where the names differ. None: folded into a neighbour.
 ORIGINS: dict[str, str | None] = {
@@ -246,19 +257,6 @@ ORIGINS: dict[str, str | None] = {
     **{f"POP_JUMP_{way}_IF_{test}": f"POP_JUMP_IF_{test}"
        for way in ("FORWARD", "BACKWARD") for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")},
 }
-
-# CALL_INTRINSIC_1 and CALL_INTRINSIC_2 of 3.12 that have an op of their own on 3.11, with the same stack layout.
-INTRINSIC_OPS = {
-    "UNARY_POSITIVE": "UNARY_POSITIVE",
-    "LIST_TO_TUPLE": "LIST_TO_TUPLE",
-    "ASYNC_GEN_WRAP": "ASYNC_GEN_WRAP",
-    "PREP_RERAISE_STAR": "PREP_RERAISE_STAR",
-}
-
-BINARY_SYMBOLS = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-COMPARE_SYMBOLS = ("<", "<=", "==", "!=", ">", ">=")
-FUNCTION_PARTS = ("defaults", "kwdefaults", "annotations", "closure")
-CONVERSIONS = (None, "str", "repr", "ascii")
 
 
 class Instr:

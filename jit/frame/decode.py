@@ -11,9 +11,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 from .. import errors
-from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, JUMP, OPS, ORIGINS, STOP, Instr
+from .canonical import JUMP, OPS, ORIGINS, STOP, Instr
 from .cpython import ROW, ROWS, VERSION
 from .cpython.row import Tables
+from .cpython.symbols import BINARY_OPERATORS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS
 
 if TYPE_CHECKING:
     import types
@@ -144,7 +145,7 @@ def _flag(t: Tables, arg: int) -> bool:
 
 
 _ARGS = {
-    "BINARY_OP": lambda t, arg: (BINARY_SYMBOLS[arg % 13], arg >= 13),
+    "BINARY_OP": lambda t, arg: BINARY_OPERATORS[arg],
     "COMPARE_OP": lambda t, arg: COMPARE_SYMBOLS[arg >> ROW.compare],
     "IS_OP": _flag,
     "CONTAINS_OP": _flag,
@@ -154,19 +155,21 @@ _ARGS = {
     "MAKE_FUNCTION": lambda t, arg: tuple(p for bit, p in enumerate(FUNCTION_PARTS) if arg >> bit & 1),
     "LOAD_SUPER_ATTR": lambda t, arg: (t.names[arg >> 2], bool(arg & 1), bool(arg & 2)),
     "LOAD_CONST": _const,
+    "RESUME": lambda t, arg: arg & ROW.resumes,
 }
 
 # How the main loop treats an opcode.
-_PLAIN, _STEPS, _JUMP_FORWARD, _JUMP_BACKWARD, _FOLDED, _EXTENDED, _KWNAMES, _CALL, _CALL_KW, _PART, \
-    _UNKNOWN = range(11)
+_PLAIN, _STEPS, _JUMP_FORWARD, _JUMP_BACKWARD, _FOLDED, _EXTENDED, _KWNAMES, _CALL, _CALL_KW, _CALL_EX, _PART, \
+    _UNKNOWN = range(12)
 _SPECIAL = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "CALL_KW": _CALL_KW,
-            "SET_FUNCTION_ATTRIBUTE": _PART}
+            "SET_FUNCTION_ATTRIBUTE": _PART,
+            "CALL_FUNCTION_EX": _CALL_EX if ROW and ROW.always_kwargs else _PLAIN}
 
 
 def _inline_caches() -> dict[str, int]:
     """Code units of cache behind each original instruction."""
     entries, numbers = opcode._inline_cache_entries, opcode.opmap
-    if not isinstance(entries, dict):
+    if isinstance(entries, list):  # 3.11 and 3.12, by number
         entries = {name: entries[number] for name, number in numbers.items() if number < len(entries)}
     return {name: entries.get(name, 0) for name in numbers}
 
@@ -183,7 +186,7 @@ def _build_table() -> list[tuple]:
             continue
         op = ORIGINS.get(name, name)
         convert = ROW.reads.get(name)
-        if name in _SPECIAL:
+        if _SPECIAL.get(name, _PLAIN) != _PLAIN:
             kind = _SPECIAL[name]
         elif convert is not None:
             kind = _STEPS
@@ -238,7 +241,7 @@ def _forget(key: int, result: object) -> None:
 
 
 def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> CanonicalCode:
-    """``shared``: code units of those POP_TOPs after an END_FOR that something else jumps to."""
+    """``shared``: code units of those instructions behind an END_FOR, a part of it, that something else jumps to."""
     if _TABLE is None:
         raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}", kind="python-version",
                                  hint="use Python " + " or ".join(f"{a}.{b}" for a, b in ROWS))
@@ -249,7 +252,7 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
     out: list = []
     jumps: list = []
     send_ends: dict = {}  # where a SEND drops its receiver, code unit -> index of the END_SEND put before it
-    skipped_pops: set = set()  # POP_TOPs that are a part of the END_FOR before them
+    loop_ends: set = set()  # of those instructions that are a part of the END_FOR before them
     extended, kwnames, unit = 0, (), 0
     while unit < units:
         index_of[unit] = len(out)
@@ -266,18 +269,18 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
         extended = 0
         where = positions[unit]
         line = where[0]
-        if kind == _PLAIN:
-            if op == "END_FOR" and ROW.end_for_pops:
-                skipped_pops.add(unit + 1)
-            if unit in skipped_pops:
-                if unit in shared:
-                    over = Instr("JUMP", None, 2 * unit, line, where)
-                    jumps.append((over, unit + 1))
-                    out.append(over)
-                    index_of[unit] = len(out)
-                    out.append(Instr(op, None, 2 * unit, line, where))
+        if unit in loop_ends:
+            if unit in shared:
+                over = Instr("JUMP", None, 2 * unit, line, where)
+                jumps.append((over, unit + 1))
+                out.append(over)
+                index_of[unit] = len(out)
             else:
-                out.append(Instr(op, None if convert is None else convert(tables, arg), 2 * unit, line, where))
+                kind = _FOLDED
+        if kind == _PLAIN:
+            if op == "END_FOR" and ROW.pops_loop:
+                loop_ends.add(unit + 1)
+            out.append(Instr(op, None if convert is None else convert(tables, arg), 2 * unit, line, where))
         elif kind == _STEPS:
             for name, value in convert(tables, arg):
                 out.append(Instr(name, value, 2 * unit, line, where))
@@ -287,6 +290,12 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
         elif kind == _CALL_KW:
             out[-1] = Instr("CALL", (arg, out[-1].arg), 2 * unit, line, where)  # a LOAD_CONST of the names
             index_of[unit] -= 1
+        elif kind == _CALL_EX:
+            given = out[-1].op != "PUSH_NULL"
+            if not given:
+                out.pop()
+                index_of[unit] -= 1
+            out.append(Instr(op, given, 2 * unit, line, where))
         elif kind == _PART:
             part = FUNCTION_PARTS[arg.bit_length() - 1]  # the last one on the stack comes first
             out[-1] = Instr(out[-1].op, (part, *out[-1].arg), out[-1].offset, line, where)
@@ -308,7 +317,7 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
             index_of[skipped] = len(out)
         unit += 1 + caches
     index_of[units] = len(out)
-    if skipped_pops and not shared and (found := skipped_pops.intersection(to for _, to in jumps)):
+    if loop_ends and not shared and (found := loop_ends.intersection(to for _, to in jumps)):
         return _decode(code, frozenset(found))
     for instr, to in jumps:
         instr.target = send_ends[to] if instr.op == "SEND" and ROW.no_end_send else index_of[to]
@@ -320,7 +329,10 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
 
 
 def _body(instructions: list[Instr]) -> int:
+    generator = next((i for i, instr in enumerate(instructions) if instr.op == "RETURN_GENERATOR"), 0)
     for i, instr in enumerate(instructions):
+        if i < generator:
+            continue
         if instr.op == "RESUME":
             return i + 1
         if instr.op not in ("MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "POP_TOP", "NOP"):

@@ -430,11 +430,11 @@ class Emitter:
         self.remember(value)
         if value._kwdefaults is not None:
             self.attribute_of_top("__kwdefaults__", value._kwdefaults)
-        if value.annotations is not None:
-            self.attribute_of_top("__annotations__", value.annotations)
         for name, attr in value.attrs.items():
             if attr is not DELETED:
                 self.attribute_of_top(name, attr)
+        if value.annotations is not None:
+            self.attribute_of_top("__annotations__", value.annotations)
 
     def attribute_of_top(self, name: str, value: Value) -> None:
         """Set an attribute of the object on top of the stack, which the rewritten function has made."""

@@ -11,8 +11,9 @@ import opcode
 import types
 from collections.abc import Sequence
 
-from .canonical import BINARY_SYMBOLS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS, Instr
+from .canonical import Instr
 from .cpython import NULL_FIRST, ROW, VERSION
+from .cpython.symbols import BINARY_OPERATORS, COMPARE_SYMBOLS, CONVERSIONS, FUNCTION_PARTS
 from .decode import INLINE_CACHES, max_stack, stack_depths
 
 CO_OPTIMIZED, CO_NEWLOCALS, CO_VARARGS, CO_VARKEYWORDS, CO_NESTED, CO_GENERATOR = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
@@ -107,13 +108,14 @@ _ARGS = {
     **dict.fromkeys(("MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF",
                      "LOAD_FROM_DICT_OR_DEREF"), _cell),
     **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_GLOBAL", "STORE_GLOBAL",
-                     "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "IMPORT_NAME", "IMPORT_FROM",
+                     "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "IMPORT_FROM",
                      "LOAD_FROM_DICT_OR_GLOBALS"), _name),
-    "BINARY_OP": lambda e, arg: BINARY_SYMBOLS.index(arg[0]) + 13 * arg[1],
+    "BINARY_OP": lambda e, arg: BINARY_OPERATORS.index(arg),
     "COMPARE_OP": lambda e, arg: COMPARE_SYMBOLS.index(arg) << ROW.compare | _COMPARE_MASKS[arg] * ROW.masks,
     "UNPACK_EX": lambda e, arg: arg[0] | arg[1] << 8,
     "FORMAT_VALUE": lambda e, arg: CONVERSIONS.index(arg[0]) | 4 * arg[1],
     "MAKE_FUNCTION": lambda e, arg: sum(1 << FUNCTION_PARTS.index(part) for part in arg),
+    "IMPORT_NAME": lambda e, arg: e.name(arg) << ROW.import_bits | ROW.import_flag,
     "LOAD_SUPER_ATTR": lambda e, arg: e.name(arg[0]) << 2 | 2 * arg[2] | arg[1],
     "YIELD_VALUE": lambda e, arg: ROW.yields(arg),
     "KW_NAMES": lambda e, arg: e.const(arg),
@@ -165,6 +167,8 @@ def _steps(op: str, arg: object) -> tuple[tuple[str, object], ...]:
     """The original (name, argument) steps of an instruction that does not jump."""
     if op == "CALL":
         return ROW.call(*arg)
+    if op == "CALL_FUNCTION_EX" and ROW.always_kwargs:
+        return ((op, 0),) if arg else (("PUSH_NULL", None), (op, 0))
     write = ROW.writes.get(op)
     steps = ((op, arg),) if write is None else write(arg)
     return ((ROW.tests, None), *steps) if ROW.tests and op == "UNARY_NOT" else steps
@@ -311,6 +315,8 @@ def encode(instructions: list[Instr], *, name: str, filename: str, varnames: Seq
     encoder.place_variables(instructions)
     raws, starts = _raws(encoder, instructions)
     places = _place(raws, starts)
+    if doc is not None:
+        flags |= ROW.has_docstring
     if offsets is not None:
         offsets[:] = [2 * places[k] for k in starts[:-1]]
     # A lowered JUMP_IF_X_OR_POP holds one slot more than its canonical form.

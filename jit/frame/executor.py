@@ -114,6 +114,17 @@ class Frame:
             del s.current_exception[depth:]
         raise AssertionError("unreachable")
 
+    def set_up_generator(self) -> None:
+        """What a call does of a generator's or coroutine's frame: it gets to RETURN_GENERATOR, which stands for the
+        start of its body."""
+        self.s.frames.append(self)
+        try:
+            while (instr := self.instructions[self.pc]).op != "RETURN_GENERATOR":
+                HANDLERS[instr.op](self, instr)
+                self.pc += 1
+        finally:
+            self.s.frames.pop()
+
     def loop(self) -> None:
         """Execute until the frame returns, yields or raises."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s

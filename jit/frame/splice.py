@@ -12,10 +12,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Callable
 
 from .. import errors
+from . import special_methods
 from .assemble import Assembler
 from .blocks import BREAK, RESUME
 from .canonical import BRANCH, JUMP, OPS, STOP
-from .cpython import NULL_FIRST
+from .cpython import ITERATOR_SLOTS, NULL_FIRST
 from .decode import decode
 from .resume import Resume, make_resume
 
@@ -105,6 +106,11 @@ def _past_jumps(decoded: CanonicalCode, index: int) -> int:
     return index
 
 
+def loads_method(instr: Instr) -> bool:
+    """Whether it pushes a method and its self, or a callable and NULL."""
+    return instr.op in ("LOAD_METHOD", "LOAD_SPECIAL") or instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]
+
+
 def _one_way(frames: list[BreakFrame]) -> bool:
     """Whether every caller goes on at the instruction after its call, whatever the callee does: no handler is around a
     call."""
@@ -186,10 +192,15 @@ def _step(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: int, de
         label = asm.new_label("jumped")
         asm.emit(instr.op, instr.arg, label)
         return label
-    if instr.op == "LOAD_METHOD" or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
+    if loads_method(instr):
         # The other form that CALL takes; which slot is NULL is then known.
         if instr.op == "LOAD_METHOD":
             asm.emit("LOAD_ATTR", instr.arg)
+        elif instr.op == "LOAD_SPECIAL":
+            asm.load_const(special_methods.bound)
+            asm.swap()
+            asm.load_const(instr.arg)
+            asm.call(2)
         else:
             asm.emit("LOAD_SUPER_ATTR", (instr.arg[0], False, instr.arg[2]))
         asm.push_null()
@@ -213,7 +224,7 @@ def _nulls_at(frame: BreakFrame, decoded: CanonicalCode, way: str, depth: int) -
         kept = min(depth - pushes, len(frame.nulls))
     nulls = list(frame.nulls[:kept]) + [False] * (depth - kept)
     if way == "next":
-        if instr.op == "LOAD_METHOD" or (instr.op == "LOAD_SUPER_ATTR" and instr.arg[1]):
+        if loads_method(instr):
             nulls[-2 if NULL_FIRST else -1] = True
         elif instr.op == "PUSH_NULL":
             nulls[-1] = True
@@ -277,7 +288,7 @@ def _go_on_in_generator(asm: Assembler, frame: BreakFrame, base: int, decoded: C
     """Stack from ``base`` on -> a tail call of the step that goes on at ``index`` of a generator's frame."""
     depth = asm.depth - base
     sent = way == "jumped" and decoded.instructions[frame.index].op == "SEND"
-    nulls = [*frame.nulls[:-2], False] if sent else _nulls_at(frame, decoded, way, depth)
+    nulls = [*frame.nulls[:-1 - ITERATOR_SLOTS], False] if sent else _nulls_at(frame, decoded, way, depth)
     index = _past_jumps(decoded, index)
     if decoded.instructions[index].op == "END_FOR":
         index += 1

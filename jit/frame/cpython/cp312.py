@@ -6,9 +6,9 @@ import dataclasses
 import opcode
 from collections.abc import Callable
 
-from ..canonical import INTRINSIC_OPS
 from . import cp311
 from .row import Steps, Tables
+from .symbols import INTRINSIC_OPS
 
 
 def _attribute(t: Tables, arg: int) -> Steps:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from ..canonical import CONVERSIONS, FUNCTION_PARTS
 from . import cp312
 from .row import Steps, Tables
+from .symbols import CONVERSIONS, FUNCTION_PARTS
 
 
 def _global(t: Tables, arg: int) -> Steps:
@@ -16,7 +16,7 @@ def _global(t: Tables, arg: int) -> Steps:
     return (load, ("PUSH_NULL", None)) if arg & 1 else (load,)
 
 
-def _pair(first: str, second: str) -> Callable[[Tables, int], Steps]:
+def pair(first: str, second: str) -> Callable[[Tables, int], Steps]:
     return lambda t, arg: ((first, t.slots[arg >> 4]), (second, t.slots[arg & 15]))
 
 
@@ -47,17 +47,16 @@ ROW = dataclasses.replace(
     reads={
         **cp312.ROW.reads,
         "LOAD_GLOBAL": _global,
-        "LOAD_FAST_LOAD_FAST": _pair("LOAD_FAST", "LOAD_FAST"),
-        "STORE_FAST_LOAD_FAST": _pair("STORE_FAST", "LOAD_FAST"),
-        "STORE_FAST_STORE_FAST": _pair("STORE_FAST", "STORE_FAST"),
+        "LOAD_FAST_LOAD_FAST": pair("LOAD_FAST", "LOAD_FAST"),
+        "STORE_FAST_LOAD_FAST": pair("STORE_FAST", "LOAD_FAST"),
+        "STORE_FAST_STORE_FAST": pair("STORE_FAST", "STORE_FAST"),
         "CONVERT_VALUE": lambda t, arg: (("FORMAT_VALUE", (CONVERSIONS[arg], False)),),
         "FORMAT_SIMPLE": lambda t, arg: (("FORMAT_VALUE", (None, False)),),
         "FORMAT_WITH_SPEC": lambda t, arg: (("FORMAT_VALUE", (None, True)),),
         "MAKE_FUNCTION": lambda t, arg: (("MAKE_FUNCTION", ()),),
-        "RESUME": lambda t, arg: (("RESUME", arg & 3),),
     },
     folded=cp312.ROW.folded | {"TO_BOOL"},
-    end_for_pops=True,
+    pops_loop="POP_TOP",
     call=_call,
     writes={
         **cp312.ROW.writes,

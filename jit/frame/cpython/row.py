@@ -32,7 +32,15 @@ class Row:
         reads: original opcode -> the canonical instructions of its argument; others are named alike.
         folded: original opcodes that are part of a neighbour.
         no_end_send: a finished SEND drops its receiver by itself, so that decoding puts an END_SEND there.
-        end_for_pops: END_FOR is followed by a POP_TOP, which a finished FOR_ITER skips too.
+        pops_loop: what follows an END_FOR and is a part of it: a finished FOR_ITER skips the two, or does their work.
+        iterator_slots: stack slots of the iterator of a loop or of a ``yield from``. The second one is NULL (or, in
+            frames of the interpreter's own, the position in a list or tuple that stands in the first).
+        exit_slots: stack slots of what leaves a ``with`` block: a method and its self (or a callable and NULL) where
+            there are two.
+        always_kwargs: CALL_FUNCTION_EX takes keyword arguments, or NULL, each time.
+        import_bits, import_flag: bits of IMPORT_NAME's argument below the name, and what they are given.
+        resumes: the bits of RESUME's argument that say where.
+        has_docstring: the flag of code whose first constant is a docstring; 0 where a str there is always one.
         call: the original steps of a CALL, of (number of arguments, names of keywords).
         writes: canonical op -> the original steps of its argument, by canonical arguments; others are named alike.
         directed: conditional jumps have one form for each direction; elsewhere they only go forward.
@@ -49,7 +57,14 @@ class Row:
     reads: Mapping[str, Callable[[Tables, int], Steps]]
     folded: frozenset[str]
     no_end_send: bool
-    end_for_pops: bool
+    pops_loop: str | None
+    iterator_slots: int
+    exit_slots: int
+    always_kwargs: bool
+    import_bits: int
+    import_flag: int
+    resumes: int
+    has_docstring: int
     call: Callable[[int, tuple], Steps]
     writes: Mapping[str, Callable[[object], Steps]]
     directed: bool

@@ -402,8 +402,9 @@ def stand_in(s: Session, fn):
     defaults, kwdefaults = fn.field_value(s, "defaults"), fn.field_value(s, "kwdefaults")
     real.__defaults__ = defaults and defaults.const(s)
     real.__kwdefaults__ = kwdefaults and {k: v.const(s) for k, (_, v) in kwdefaults.load(s).items()}
-    if fn.annotations is not None:
-        real.__annotations__ = {k: v.const(s) for k, (_, v) in fn.annotations.load(s).items()}
+    if fn.annotations is not None or "__annotate__" in fn.attrs:
+        annotations = fn.getattr(s, "__annotations__")
+        real.__annotations__ = {k: v.const(s) for k, (_, v) in annotations.load(s).items()}
     return real
 
 

@@ -96,10 +96,13 @@ def make_function(f: Frame, i: Instr) -> None:
     if annotations is not None and annotations.builtin is tuple:
         flat = annotations.load(f.s)
         annotations = DictValue({k.const(f.s): (k, v) for k, v in zip(flat[::2], flat[1::2])})
-    f.push(FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"),
+    made = FunctionValue(None, None, code=code, globals=f.globals, defaults=parts.get("defaults"),
                          kwdefaults=parts.get("kwdefaults"),
                          closure=tuple(parts["closure"].load(f.s)) if "closure" in parts else (),
-                         annotations=annotations))
+                         annotations=annotations)
+    if "annotate" in parts:
+        made.attrs["__annotate__"] = parts["annotate"]
+    f.push(made)
 
 
 @op("CALL_INTRINSIC_1")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ..assumptions import truth_at
-from ..executor import Returned, Yielded, op
+from ..cpython import ITERATOR_SLOTS
+from ..executor import NULL, Returned, Yielded, op
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.deferred import Deferred
@@ -79,9 +80,9 @@ def get_iter(f: Frame, i: Instr) -> None:
 
 @op("FOR_ITER")
 def for_iter(f: Frame, i: Instr) -> int | None:
-    value = f.stack[-1].next(f.s)
+    value = f.stack[-ITERATOR_SLOTS].next(f.s)
     if value is None:
-        f.pop()
+        f.popn(ITERATOR_SLOTS)
         return i.target
     f.push(value)
 
@@ -111,7 +112,7 @@ def get_yield_from_iter(f: Frame, i: Instr) -> None:
 
 @op("SEND")
 def send(f: Frame, i: Instr) -> int | None:
-    sent, receiver = f.pop(), f.stack[-1]
+    sent, receiver = f.pop(), f.stack[-ITERATOR_SLOTS]
     value, result = receiver.send(f.s, sent)
     f.push(result if value is None else value)
     return i.target if value is None else None
@@ -120,7 +121,7 @@ def send(f: Frame, i: Instr) -> int | None:
 @op("END_SEND")
 def end_send(f: Frame, i: Instr) -> None:
     value = f.pop()
-    f.pop()
+    f.popn(ITERATOR_SLOTS)
     f.push(value)
 
 
@@ -131,6 +132,6 @@ def cleanup_throw(f: Frame, i: Instr) -> None:
     error = f.stack[-1]
     if not f.s.is_exception(error, StopIteration):
         raise Raised(f.pop())
-    f.popn(3)
-    f.push(Constant(None))
+    f.popn(2 + ITERATOR_SLOTS)
+    f.stack += [Constant(None), NULL][:ITERATOR_SLOTS]
     f.push(error.getattr(f.s, "value"))

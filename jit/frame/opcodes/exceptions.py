@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Unsupported
-from ..executor import op
+from .. import special_methods
+from ..cpython import EXIT_SLOTS
+from ..executor import NULL, op
 from ..values.base import Raised, type_name
 from ..values.constant import Constant, Previous
 from ..values.objects import TracebackValue
@@ -91,10 +93,21 @@ def enter_context(f: Frame, enter: str, leave: str, protocol: str) -> None:
     f.push(manager.special(f.s, enter).call(f.s, [], {}))
 
 
+@op("LOAD_SPECIAL")
+def load_special(f: Frame, i: Instr) -> None:
+    owner = f.pop()
+    if not owner.has_slot(f.s, i.arg):
+        others = all([owner.has_slot(f.s, name) for name in special_methods.other_pair(i.arg)])
+        raise Raised(f.s.exception(TypeError(special_methods.missing(owner.pytype(f.s), i.arg, others))))
+    f.push(owner.special(f.s, i.arg))
+    f.push(NULL)
+
+
 @op("WITH_EXCEPT_START")
 def with_except_start(f: Frame, i: Instr) -> None:
-    error, exit_method = f.stack[-1], f.stack[-4]
-    f.push(exit_method.call(f.s, [f.s.wrap_class(error.pytype(f.s)), error, TracebackValue(error)], {}))
+    error, (leave, *own) = f.stack[-1], f.stack[-3 - EXIT_SLOTS:-3]
+    args = [v for v in own if v is not NULL] + [f.s.wrap_class(error.pytype(f.s)), error, TracebackValue(error)]
+    f.push(leave.call(f.s, args, {}))
 
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")

@@ -185,7 +185,9 @@ class FunctionValue(ObjectValue):
             return s.wrap(self.obj.__annotations__, src.GetAttr(self.root(), name))
         if name == "__annotations__":
             if self.annotations is None:
-                s.set_field(self, "annotations", s.dict_of({}))
+                annotate = self.attrs.get("__annotate__", Constant(None))
+                made = s.dict_of({}) if annotate.is_none else annotate.call(s, [Constant(1)], {})
+                s.set_field(self, "annotations", made)
             return self.annotations
         if name == "__dict__":
             return s.instance_dict(self)
@@ -278,7 +280,7 @@ class DispatcherValue(ObjectValue):
 
 _FRAME_READERS = (locals, vars, dir, eval, exec)
 _NOT_IN_DICT = frozenset({"__name__", "__qualname__", "__module__", "__doc__",
-                          "__annotations__", "__defaults__", "__kwdefaults__", "__code__",
+                          "__annotations__", "__annotate__", "__defaults__", "__kwdefaults__", "__code__",
                           "__type_params__"})
 
 
@@ -435,9 +437,10 @@ class ClassValue(ObjectValue):
         cls = self.obj
         value = getattr(cls, name)
         if name == "__annotations__":
-            if type(value) is not dict or cls.__dict__.get(name) is not value:
+            held = next((n for n in (name, "__annotations_cache__") if cls.__dict__.get(n) is value), None)
+            if type(value) is not dict or held is None:
                 raise Unsupported(f"the annotations of class {cls.__name__}", kind="attribute")
-            return s.wrap(value, src.DictAttr(src.Const(cls, cls.__qualname__), name))
+            return s.wrap(value, src.DictAttr(src.Const(cls, cls.__qualname__), held))
         if cls.__flags__ & IMMUTABLE_TYPE:
             return s.from_python(value)
         if name in ("__module__", "__doc__"):

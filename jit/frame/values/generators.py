@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
-from ..decode import VERSION, decode
+from ..cpython import ITERATOR_SLOTS, VERSION
+from ..decode import decode
 from ..executor import NULL, Frame, Returned, Yielded
 from .constant import Previous
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .containers import TupleValue
-from .functions import CellValue, FunctionValue
+from .functions import FunctionValue
 from .iterators import IteratorValue
 
 if TYPE_CHECKING:
@@ -178,8 +179,12 @@ class GeneratorValue(IteratorValue):
 
     def delegate(self) -> Value | None:
         """What a ``yield from`` is waiting for where it is suspended, or None."""
+        return self.frame.stack[-1 - ITERATOR_SLOTS] if self.delegates() else None
+
+    def delegates(self) -> bool:
+        """Whether it is suspended in a ``yield from`` or ``await``."""
         after = self.frame.instructions[self.frame.pc]
-        return self.frame.stack[-2] if after.op == "RESUME" and after.arg & 3 >= 2 else None
+        return after.op == "RESUME" and after.arg & 3 >= 2
 
     def throw_into_delegate(self, s: Session, error: Value) -> Value | None:
         """An exception thrown in at a yield: offered to what a ``yield from`` waits for, as CPython's ``_gen_throw``
@@ -299,20 +304,17 @@ class GeneratorValue(IteratorValue):
         slots, handled = [], Constant(None)
         for name in decoded.names:
             value = frame.locals.get(name)
-            # The setup has not run yet.
-            if name in frame.fn.code.co_cellvars and name not in frame.cells and not suspended:
-                frame.cells[name] = CellValue() if value is None else CellValue(value)
             if name in frame.cells:
                 value = frame.cells[name]
             elif value is not None and name not in live and self.kept.get(name) is not value:
                 value = None
             slots.append(empty if value is None else value)
-        for value in frame.stack[:-1] if suspended else []:
+        for value in frame.stack[:-1] if suspended else frame.stack:
             if value.handled:
                 value, handled = handled, value.handled
             slots.append(empty if value is NULL else value)
         position = frame.instructions[frame.pc - 1].offset if suspended else self.start()
-        return [Constant(position), handled, TupleValue(slots), Constant(suspended)]
+        return [Constant(position), handled, TupleValue(slots), Constant(suspended + (suspended and self.delegates()))]
 
     def start(self) -> int:
         """The offset at which it has not started yet."""

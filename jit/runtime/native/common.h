@@ -44,6 +44,12 @@ class Ref {
   PyObject* p_ = nullptr;
 };
 
+// What a weak reference refers to, borrowed; null once it is gone.
+inline PyObject* weakref_target(PyObject* reference) {
+  PyObject* o = reinterpret_cast<PyWeakReference*>(reference)->wr_object;
+  return o == Py_None || Py_REFCNT(o) == 0 ? nullptr : o;
+}
+
 // Thrown when a Python error is set.
 struct PythonError {};
 

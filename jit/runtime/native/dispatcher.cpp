@@ -68,8 +68,8 @@ PyObject* entry_get(PyObject* o, void* offset) {
 }
 
 PyObject* entry_get_owner(PyObject* o, void*) {
-  PyObject* owner = entry_cast(o)->owner ? PyWeakref_GetObject(entry_cast(o)->owner) : Py_None;
-  return Py_NewRef(owner);
+  PyObject* owner = entry_cast(o)->owner ? weakref_target(entry_cast(o)->owner) : nullptr;
+  return Py_NewRef(owner ? owner : Py_None);
 }
 
 // [(what, Name)]: all that the entry holds, and how each can be had in another process.

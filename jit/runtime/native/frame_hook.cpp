@@ -1,24 +1,12 @@
 // The evaluator of frames under the hook. A frame whose code has a dispatcher in the armed region is served by calling
-// the compiled function with the frame's locals by position; every other frame goes to CPython's own evaluator. Only
-// leaving a frame that was served depends on the version: on 3.11 the caller clears it, from 3.12 on the evaluator
-// does.
+// the compiled function with the frame's locals by position; every other frame goes to CPython's own evaluator.
 #include "frame_hook.h"
 
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
-#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && \
-    __has_include(<internal/pycore_frame.h>)
-#define JIT_FRAME_HOOK 1
-#define Py_BUILD_CORE 1
-extern "C" {
-#include <internal/pycore_frame.h>
-}
-#undef Py_BUILD_CORE
-#else
-#define JIT_FRAME_HOOK 0
-#endif
+#include "frames.h"
 
 namespace jit {
 namespace {
@@ -53,7 +41,7 @@ thread_local PyObject* passed_once = nullptr;  // compared, never read
 Py_ssize_t armed_threads = 0;                  // changed with the GIL held, as the interpreter's evaluator is
 bool enabled = true;
 
-#if JIT_FRAME_HOOK
+#if JIT_KNOWS_FRAMES
 
 // ---- code objects ---------------------------------------------------------------------------------------------------
 
@@ -74,36 +62,6 @@ bool plain_function(const PyCodeObject* code) {
   constexpr int wanted = CO_OPTIMIZED | CO_NEWLOCALS, unwanted = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
   return (code->co_flags & wanted) == wanted && !(code->co_flags & unwanted);
 }
-
-#if PY_VERSION_HEX >= 0x030C0000
-PyObject* function_of(_PyInterpreterFrame* frame) { return frame->f_funcobj; }
-
-// Lets go of what a frame holds and gives its memory back to the thread's stack of frames.
-void leave(PyThreadState* ts, _PyInterpreterFrame* frame) {
-  int held = frame->stacktop;
-  frame->stacktop = 0;
-  for (int i = 0; i < held; ++i) Py_XDECREF(frame->localsplus[i]);
-  Py_XDECREF(frame->f_locals);
-  Py_DECREF(frame->f_funcobj);
-  Py_DECREF(frame->f_code);
-  auto** base = reinterpret_cast<PyObject**>(frame);
-  _PyStackChunk* chunk = ts->datastack_chunk;
-  if (base != &chunk->data[0] || !chunk->previous) {
-    ts->datastack_top = base;
-    return;
-  }
-  _PyStackChunk* below = chunk->previous;
-  ts->datastack_top = &below->data[below->top];
-  ts->datastack_chunk = below;
-  ts->datastack_limit = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(below) + below->size);
-  PyObjectArenaAllocator arena;
-  PyObject_GetArenaAllocator(&arena);
-  arena.free(arena.ctx, chunk, chunk->size);
-}
-#else
-PyObject* function_of(_PyInterpreterFrame* frame) { return reinterpret_cast<PyObject*>(frame->f_func); }
-void leave(PyThreadState*, _PyInterpreterFrame*) {}
-#endif
 
 Py_ssize_t local_count(const PyCodeObject* code) {
   return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
@@ -136,8 +94,9 @@ bool decide(RegionObject* region, PyObject* function, PyObject* first, Ref& disp
 
 // The dispatcher for a frame, or null: the frame is evaluated. `failed`: a Python error is set.
 Ref find(RegionObject* region, _PyInterpreterFrame* frame, bool& cells, bool& failed) {
-  PyObject* code = reinterpret_cast<PyObject*>(frame->f_code);
-  PyObject* first = frame->f_code->co_argcount ? frame->localsplus[0] : nullptr;
+  PyCodeObject* runs = frames::code_of(frame);
+  PyObject* code = reinterpret_cast<PyObject*>(runs);
+  PyObject* first = runs->co_argcount ? frames::slot(frame, 0) : nullptr;
   auto known = region->callees->find(code);
   Callee* callee = known == region->callees->end() ? nullptr : known->second.get();
   if (callee) {
@@ -151,7 +110,7 @@ Ref find(RegionObject* region, _PyInterpreterFrame* frame, bool& cells, bool& fa
   }
   Ref keep = Ref::share(code), dispatcher;
   bool by_owner = false;
-  if (!decide(region, function_of(frame), first, dispatcher, cells, by_owner)) {
+  if (!decide(region, frames::function_of(frame), first, dispatcher, cells, by_owner)) {
     failed = true;
     return Ref();
   }
@@ -172,18 +131,14 @@ bool serve(RegionObject* region, _PyInterpreterFrame* frame, PyObject** result) 
     return true;
   }
   if (!dispatcher) return false;
-  Py_ssize_t n = local_count(frame->f_code);
-  bool done;
-  if (!cells) {
-    done = dispatcher_serve(dispatcher.get(), frame->localsplus, n, result);
-  } else {
-    PyObject* closure = reinterpret_cast<PyFunctionObject*>(function_of(frame))->func_closure;
-    Py_ssize_t free = closure ? PyTuple_GET_SIZE(closure) : 0;
-    std::vector<PyObject*> values(free + n + 1);
-    for (Py_ssize_t i = 0; i < free; ++i) values[i] = PyTuple_GET_ITEM(closure, i);
-    for (Py_ssize_t i = 0; i < n; ++i) values[free + i] = frame->localsplus[i];
-    done = dispatcher_serve(dispatcher.get(), values.data(), free + n, result);
-  }
+  Py_ssize_t n = local_count(frames::code_of(frame));
+  PyObject* closure =
+      cells ? reinterpret_cast<PyFunctionObject*>(frames::function_of(frame))->func_closure : nullptr;
+  Py_ssize_t free = closure ? PyTuple_GET_SIZE(closure) : 0;
+  std::vector<PyObject*> values(free + n + 1);
+  for (Py_ssize_t i = 0; i < free; ++i) values[i] = PyTuple_GET_ITEM(closure, i);
+  for (Py_ssize_t i = 0; i < n; ++i) values[free + i] = frames::slot(frame, (int)i);
+  bool done = dispatcher_serve(dispatcher.get(), values.data(), free + n, result);
   if (done) ++region->served;
   return done;
 }
@@ -195,7 +150,8 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
     if (!armed_threads) uninstall();  // another tool has put this evaluator back, which was there when it came
     return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   }
-  PyObject* code = reinterpret_cast<PyObject*>(frame->f_code);
+  PyCodeObject* runs = frames::code_of(frame);
+  PyObject* code = reinterpret_cast<PyObject*>(runs);
   void* mark = nullptr;
   JIT_GET_EXTRA(code, extra_index, &mark);
   if (throwflag || mark == &skip_mark || ts->c_tracefunc || ts->c_profilefunc)
@@ -204,14 +160,14 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
     Disarmed quiet;
     return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   }
-  if (!mark) JIT_SET_EXTRA(code, extra_index, plain_function(frame->f_code) ? &seen_mark : &skip_mark);
+  if (!mark) JIT_SET_EXTRA(code, extra_index, plain_function(runs) ? &seen_mark : &skip_mark);
   if (passed_once == code) {
     passed_once = nullptr;
     return _PyEval_EvalFrameDefault(ts, frame, throwflag);
   }
   PyObject* result = nullptr;
   bool served = false;
-  if (mark || plain_function(frame->f_code)) {
+  if (mark || plain_function(runs)) {
     try {
       served = serve(cast(current), frame, &result);
     } catch (...) {
@@ -220,7 +176,7 @@ PyObject* evaluate(PyThreadState* ts, _PyInterpreterFrame* frame, int throwflag)
     }
   }
   if (!served) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
-  leave(ts, frame);
+  frames::leave(ts, frame);
   return result;
 }
 
@@ -455,14 +411,14 @@ PyObject* py_quiet_code(PyObject*, PyObject* code) {
     PyErr_SetString(PyExc_TypeError, "quiet_code takes a code object");
     return nullptr;
   }
-#if JIT_FRAME_HOOK
+#if JIT_KNOWS_FRAMES
   if (JIT_SET_EXTRA(code, extra_index, &quiet_mark) != 0) return nullptr;
 #endif
   Py_RETURN_NONE;
 }
 
 PyObject* py_status(PyObject*, PyObject*) {
-  return PyUnicode_FromString(!JIT_FRAME_HOOK ? "not built"
+  return PyUnicode_FromString(!JIT_KNOWS_FRAMES ? "not built"
                               : taken()       ? "taken"
                               : !enabled      ? "off"
                               : current       ? "armed"
@@ -513,7 +469,7 @@ PassOnce::PassOnce(PyObject* code) : before_(passed_once) { passed_once = code; 
 PassOnce::~PassOnce() { passed_once = before_; }
 
 void skip_code(PyObject* code) {
-#if JIT_FRAME_HOOK
+#if JIT_KNOWS_FRAMES
   if (JIT_SET_EXTRA(code, extra_index, &skip_mark) != 0) PyErr_Clear();
 #endif
 }
@@ -521,7 +477,7 @@ void skip_code(PyObject* code) {
 bool region_check(PyObject* object) { return Py_IS_TYPE(object, &RegionType); }
 
 bool init_frame_hook(PyObject* module) {
-#if JIT_FRAME_HOOK
+#if JIT_KNOWS_FRAMES
   if (extra_index < 0) extra_index = JIT_REQUEST_INDEX(nullptr);
   if (extra_index < 0) enabled = false;
 #endif

@@ -3,17 +3,7 @@
 // stay the program's own, so that a generator that was moved cannot be told from one that has run.
 #include "generator_state.h"
 
-#if !defined(JIT_NO_FRAME_HOOK) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030D0000 && \
-    __has_include(<internal/pycore_frame.h>)
-#define JIT_GENERATOR_STATE 1
-#define Py_BUILD_CORE 1
-extern "C" {
-#include <internal/pycore_frame.h>
-}
-#undef Py_BUILD_CORE
-#else
-#define JIT_GENERATOR_STATE 0
-#endif
+#include "frames.h"
 
 namespace jit {
 namespace {
@@ -24,7 +14,7 @@ PyTypeObject EmptyType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyObject* empty_repr(PyObject*) { return PyUnicode_FromString("<empty slot>"); }
 
-#if JIT_GENERATOR_STATE
+#if JIT_KNOWS_FRAMES
 
 PyGenObject* as_generator(PyObject* o) {
   if (PyGen_CheckExact(o) || PyCoro_CheckExact(o)) return reinterpret_cast<PyGenObject*>(o);
@@ -32,45 +22,68 @@ PyGenObject* as_generator(PyObject* o) {
   return nullptr;
 }
 
-_PyInterpreterFrame* frame_of(PyGenObject* g) { return reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe); }
+bool stands(PyGenObject* g) { return frames::created(g) || frames::suspended(g); }
 
 bool suspended(PyGenObject* g) {
-  if (g->gi_frame_state == FRAME_CREATED || g->gi_frame_state == FRAME_SUSPENDED) return true;
-  PyErr_SetString(PyExc_ValueError,
-                  g->gi_frame_state == FRAME_EXECUTING ? "the generator is running" : "the generator has finished");
+  if (stands(g)) return true;
+  PyErr_SetString(PyExc_ValueError, frames::executing(g) ? "the generator is running" : "the generator has finished");
   return false;
+}
+
+// An iterator that goes on as a loop over a list or tuple does that has come to a position. A new reference.
+PyObject* iterator_at(PyObject* sequence, Py_ssize_t position) {
+  Ref iterator = Ref::steal(PyObject_GetIter(sequence));
+  Ref done = iterator ? Ref::steal(PyObject_CallMethod(iterator.get(), "__setstate__", "n", position)) : Ref();
+  return done ? iterator.release() : nullptr;
+}
+
+// Iterators in the place of those loops' sequences, which no program can see.
+bool without_positions(_PyInterpreterFrame* frame) {
+  for (int i = 1; i < frames::used(frame); ++i) {
+    if (!frames::is_position(frame, i)) continue;
+    PyObject* iterator = iterator_at(frames::slot(frame, i - 1), frames::position(frame, i));
+    if (!iterator) return false;
+    Py_XDECREF(frames::take(frame, i - 1));
+    frames::put(frame, i - 1, iterator);
+    frames::put(frame, i, nullptr);
+  }
+  return true;
 }
 
 PyObject* read(PyObject* o) {
   PyGenObject* g = as_generator(o);
   if (!g) return nullptr;
-  if (g->gi_frame_state >= FRAME_COMPLETED) Py_RETURN_NONE;
+  if (!stands(g) && !frames::executing(g)) Py_RETURN_NONE;
   if (!suspended(g)) return nullptr;
-  _PyInterpreterFrame* frame = frame_of(g);
-  Ref state = Ref::steal(PyTuple_New(4 + frame->stacktop));
+  _PyInterpreterFrame* frame = frames::frame_of(g);
+  if (!without_positions(frame)) return nullptr;
+  int held = frames::used(frame);
+  Ref state = Ref::steal(PyTuple_New(4 + held));
   if (!state) return nullptr;
-  auto* code = reinterpret_cast<PyObject*>(frame->f_code);
+  auto* code = reinterpret_cast<PyObject*>(frames::code_of(frame));
   PyObject* handled = g->gi_exc_state.exc_value ? g->gi_exc_state.exc_value : Py_None;
-  PyObject* position = PyLong_FromLong(_PyInterpreterFrame_LASTI(frame) * (long)sizeof(_Py_CODEUNIT));
+  PyObject* position = PyLong_FromLong(frames::last_instruction(frame) * (long)sizeof(_Py_CODEUNIT));
   if (!position) return nullptr;
   PyTuple_SET_ITEM(state.get(), 0, Py_NewRef(code));
   PyTuple_SET_ITEM(state.get(), 1, Py_NewRef(frame->f_globals));
   PyTuple_SET_ITEM(state.get(), 2, position);
   PyTuple_SET_ITEM(state.get(), 3, Py_NewRef(handled));
-  for (int i = 0; i < frame->stacktop; ++i)
-    PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(frame->localsplus[i] ? frame->localsplus[i] : empty_slot));
+  for (int i = 0; i < held; ++i) {
+    PyObject* value = frames::slot(frame, i);
+    PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(value ? value : empty_slot));
+  }
   return state.release();
 }
 
 PyObject* py_set_state(PyObject*, PyObject* args) {
   PyObject *o, *slots, *handled;
   int position, started;
-  if (!PyArg_ParseTuple(args, "OiOO!p:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started))
+  if (!PyArg_ParseTuple(args, "OiOO!i:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started))
     return nullptr;
   PyGenObject* g = as_generator(o);
   if (!g || !suspended(g)) return nullptr;
-  _PyInterpreterFrame* frame = frame_of(g);
-  PyCodeObject* code = frame->f_code;
+  _PyInterpreterFrame* frame = frames::frame_of(g);
+  PyCodeObject* code = frames::code_of(frame);
   Py_ssize_t n = PyTuple_GET_SIZE(slots), least = code->co_nlocalsplus;
   if (handled != Py_None && !PyExceptionInstance_Check(handled)) {
     PyErr_SetString(PyExc_TypeError, "what is handled has to be an exception or None");
@@ -82,18 +95,19 @@ PyObject* py_set_state(PyObject*, PyObject* args) {
     return nullptr;
   }
   // What the generator held is let go of last: finalizers may run then, and look at it.
-  Ref before = Ref::steal(PyTuple_New(frame->stacktop));
+  int held = frames::used(frame);
+  Ref before = Ref::steal(PyTuple_New(held));
   if (!before) return nullptr;
-  for (int i = 0; i < frame->stacktop; ++i) PyTuple_SET_ITEM(before.get(), i, frame->localsplus[i]);
+  for (int i = 0; i < held; ++i) PyTuple_SET_ITEM(before.get(), i, frames::take(frame, i));
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* value = PyTuple_GET_ITEM(slots, i);
-    frame->localsplus[i] = value == empty_slot ? nullptr : Py_NewRef(value);
+    frames::put(frame, (int)i, value == empty_slot ? nullptr : Py_NewRef(value));
   }
-  frame->stacktop = (int)n;
+  frames::set_used(frame, (int)n);
   Ref handled_before = Ref::steal(g->gi_exc_state.exc_value);
   g->gi_exc_state.exc_value = handled == Py_None ? nullptr : Py_NewRef(handled);
-  frame->prev_instr = _PyCode_CODE(code) + position / (int)sizeof(_Py_CODEUNIT);
-  g->gi_frame_state = started ? FRAME_SUSPENDED : FRAME_CREATED;
+  frames::set_last_instruction(frame, position / (long)sizeof(_Py_CODEUNIT));
+  frames::set_state(g, started > 0, started > 1);
   Py_RETURN_NONE;
 }
 
@@ -109,8 +123,9 @@ PyObject* without_value(PyThreadState* ts, _PyInterpreterFrame* frame, int throw
   _PyFrameEvalFunction evaluate = evaluator_before;
   _PyInterpreterState_SetEvalFrameFunc(ts->interp, evaluate);
   if (frame == going_on) {
-    --frame->stacktop;
-    Py_CLEAR(frame->localsplus[frame->stacktop]);
+    int last = frames::used(frame) - 1;
+    Py_XDECREF(frames::take(frame, last));
+    frames::set_used(frame, last);
   }
   going_on = nullptr;
   return evaluate(ts, frame, throws);
@@ -121,7 +136,7 @@ PyObject* py_go_on(PyObject*, PyObject* o) {
   if (!g || !suspended(g)) return nullptr;
   PyInterpreterState* interpreter = PyThreadState_Get()->interp;
   evaluator_before = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-  going_on = frame_of(g);
+  going_on = frames::frame_of(g);
   _PyInterpreterState_SetEvalFrameFunc(interpreter, without_value);
   PyObject* result = nullptr;
   PySendResult how = PyIter_Send(o, Py_None, &result);
@@ -165,7 +180,8 @@ PyMethodDef methods[] = {
      "it where a generator of its code\n"
      "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is "
      "meant for go_on; or, not started, before\n"
-     "the first instruction of its body (the offset of RETURN_GENERATOR)."},
+     "the first instruction of its body (the offset of RETURN_GENERATOR). started: 0, 1, or 2 at the yield of a `yield "
+     "from` or `await`."},
     {"go_on", Entry<py_go_on>::call, METH_O,
      "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a "
      "value sent. Raises StopIteration\n"
@@ -186,7 +202,7 @@ bool init_generator_state(PyObject* module) {
   if (PyType_Ready(&EmptyType) != 0) return false;
   if (!empty_slot && !(empty_slot = PyObject_New(PyObject, &EmptyType))) return false;
   return PyModule_AddObjectRef(module, "EMPTY_SLOT", empty_slot) == 0 &&
-         PyModule_AddIntConstant(module, "KNOWS_GENERATORS", JIT_GENERATOR_STATE) == 0 &&
+         PyModule_AddIntConstant(module, "KNOWS_GENERATORS", JIT_KNOWS_FRAMES) == 0 &&
          PyModule_AddFunctions(module, methods) == 0;
 }
 

@@ -60,8 +60,7 @@ PyObject** function_field(PyObject* f, int64_t field) {
 
 PyObject* reach_weak(Evaluator&, const Accessor& a, PyObject*) {
   if (weak_check(a.payload.get())) return weak_get(a.payload.get());
-  PyObject* target = PyWeakref_GetObject(a.payload.get());
-  return target == Py_None ? nullptr : Py_XNewRef(target);
+  return Py_XNewRef(weakref_target(a.payload.get()));
 }
 
 // The dict of a type, which the type keeps alive.

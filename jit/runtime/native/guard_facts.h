@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "dict_versions.h"
 #include "guard_tensor.h"
 #include "weak.h"
 
@@ -79,17 +80,6 @@ bool keys_are(PyObject* dict, PyObject* keys) {
 bool plain_length(PyObject* o) {
   return PyDict_Check(o) && Py_TYPE(o)->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length;
 }
-
-// Any eight bytes of an object, whatever they are declared as.
-using Memory [[gnu::may_alias]] = const uint64_t;
-
-// Whether a dict has another version after each change. From 3.13.0 on an attribute that is written to an instance may
-// leave the version of its dict as it is: each call walks.
-constexpr bool kVersionsTell = PY_VERSION_HEX < 0x030D0000;
-
-// Where a dict's version lies. It is another one after each change, and that of no other dict. (From 3.12 on its low
-// byte says who watches the dict.)
-Memory* dict_version(PyObject* d) { return &reinterpret_cast<PyDictObject*>(d)->ma_version_tag; }
 
 // Where a class's version lies, with what else shares its eight bytes. A version of 0 means none.
 Memory* type_version(PyTypeObject* t) {
@@ -225,6 +215,7 @@ struct Snapshot {
   std::vector<Word> words;           // the watches as words, one or more for each
   std::vector<uint32_t> word_watch;  // per word: its watch
   std::vector<std::vector<DictFact>> dicts;
+  std::vector<DictVersion> versions;  // of the dicts
   std::vector<std::vector<TypeFact>> types;
   std::vector<Sequence> sequences;
   std::vector<TensorWatch> tensors;  // behind all others; nothing is reached through them
@@ -241,7 +232,7 @@ struct Snapshot {
   std::vector<Ref> passing;      // what unsteady accessors gave, for this call alone
   bool reads_abstract_classes = false;
   int64_t abstract_classes = 0;  // registrations at the time
-  bool steady = kVersionsTell;   // false when others depend on an unsteady accessor: each call walks
+  bool steady = dict_versions_tell();  // false when others depend on an unsteady accessor too: each call walks
   bool dead = false;             // something that the program refers to weakly has died
 
   void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
@@ -270,8 +261,9 @@ struct Snapshot {
     auto [it, fresh] = dict_index.try_emplace(d, dicts.size());
     if (fresh) {
       if (PyType_HasFeature(Py_TYPE(d), Py_TPFLAGS_HEAPTYPE)) hold((PyObject*)Py_TYPE(d));
+      versions.emplace_back(d);
       watches.push_back(
-          {Watch::kDict, false, false, (uint32_t)dicts.size(), d, *dict_version(d), (PyObject*)Py_TYPE(d)});
+          {Watch::kDict, false, false, (uint32_t)dicts.size(), d, *versions.back().word(), (PyObject*)Py_TYPE(d)});
       dicts.emplace_back();
       dict_watch_.push_back(watches.size() - 1);
     }
@@ -364,7 +356,7 @@ struct Snapshot {
         if (kind == Seen::kReread) points(&o->ob_type, token);
       };
       switch (w.kind) {
-        case Watch::kDict: word(dict_version(static_cast<PyObject*>(w.at)), w.expected); break;
+        case Watch::kDict: word(versions[w.index].word(), w.expected); break;
         case Watch::kType: {
           Word then = type_word(static_cast<PyTypeObject*>(w.at), w.expected);
           word(then.at, then.expected);
@@ -446,7 +438,7 @@ struct Snapshot {
 
   bool refresh_dict(const Watch& w, Word& word) {
     PyObject* d = static_cast<PyObject*>(w.at);
-    if ((PyObject*)Py_TYPE(d) != w.token) return false;
+    if (!versions[w.index].of(d) || (PyObject*)Py_TYPE(d) != w.token) return false;
     Ref keep = Ref::share(d);
     uint64_t version = *word.at;
     for (auto& f : dicts[w.index]) {

@@ -29,8 +29,8 @@ ProgramObject* cast(PyObject* o) { return reinterpret_cast<ProgramObject*>(o); }
 
 // The callback of weak roots; its self is a weak reference to the program.
 PyObject* root_died(PyObject* program_ref, PyObject*) {
-  Ref program = Ref::share(PyWeakref_GetObject(program_ref));
-  if (program && program.get() != Py_None) cast(program.get())->program->release();
+  Ref program = Ref::share(weakref_target(program_ref));
+  if (program) cast(program.get())->program->release();
   Py_RETURN_NONE;
 }
 

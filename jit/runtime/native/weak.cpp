@@ -15,8 +15,7 @@ PyObject* tensor_alive(WeakObject* w) {
 
 PyObject* alive(WeakObject* w) {
   if (!w->reference) return tensor_alive(w);
-  PyObject* now = PyWeakref_GetObject(w->reference);
-  return now == Py_None ? nullptr : now;
+  return weakref_target(w->reference);
 }
 
 PyObject* weak_call(PyObject* o, PyObject* const*, size_t nargsf, PyObject* names) {
@@ -89,7 +88,7 @@ bool weak_is(PyObject* weak, PyObject* object) {
   if (object != w->object) return false;
   if (w->storage._unsafe_get_target()) return alive(w) == object;
   return w->reference
-             ? PyWeakref_GetObject(w->reference) == object
+             ? weakref_target(w->reference) == object
              : is_tensor(object) && THPVariable_Unpack(object).unsafeGetTensorImpl() == w->impl._unsafe_get_target();
 }
 

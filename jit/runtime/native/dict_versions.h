@@ -1,0 +1,124 @@
+// What tells that a dict is as it was: a word of memory that is another one after each change. Up to CPython 3.12 a dict
+// has such a word of its own. From 3.13 on there is a word of ours for each dict that is looked at, which the
+// interpreter has us change (a dict watcher): it costs whoever writes to a
+// watched dict a call, so that the interpreter's word is used where there is one.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "common.h"
+
+namespace jit {
+namespace {
+
+// Any eight bytes of an object, whatever they are declared as.
+using Memory [[gnu::may_alias]] = const uint64_t;
+
+#if PY_VERSION_HEX < 0x030D0000
+
+// Another one after each change, and that of no other dict. (On 3.12 its low byte says who watches the dict.)
+class DictVersion {
+ public:
+  explicit DictVersion(PyObject* d) : word_(&reinterpret_cast<PyDictObject*>(d)->ma_version_tag) {}
+  Memory* word() const { return word_; }
+  bool of(PyObject*) const { return true; }
+
+ private:
+  Memory* word_;
+};
+
+bool dict_versions_tell() { return true; }
+
+#else
+
+// The word of a dict for as long as somebody holds it; the dict may go before.
+class DictVersion {
+  struct Word;
+
+ public:
+  explicit DictVersion(PyObject* d) {
+    auto& known = words()[d];
+    word_ = known.lock();
+    if (word_) return;
+    word_ = std::make_shared<Word>();
+    word_->dict = d;
+    known = word_;
+    if (watcher() >= 0 && PyDict_Watch(watcher(), d) != 0) PyErr_Clear();
+  }
+  Memory* word() const { return &word_->version; }
+  // Whether the dict, one that lies where that of the word lay, is that of the word.
+  bool of(PyObject* d) const { return word_->dict == d; }
+
+  // The interpreter's number of our watcher; -1 where it has none left.
+  static int watcher() {
+    static int number = [] {
+      int n = PyDict_AddWatcher(changed);
+      if (n < 0) PyErr_Clear();
+      return n;
+    }();
+    return number;
+  }
+
+ private:
+  struct Word {
+    uint64_t version = 1;
+    PyObject* dict = nullptr;  // null once it is gone
+    ~Word() {
+      if (!dict) return;
+      words().erase(dict);
+      if (watcher() >= 0 && PyDict_Unwatch(watcher(), dict) != 0) PyErr_Clear();
+    }
+  };
+
+  // Never taken down: dicts are changed until the very end of the process.
+  static std::unordered_map<PyObject*, std::weak_ptr<Word>>& words() {
+    static auto* all = new std::unordered_map<PyObject*, std::weak_ptr<Word>>();
+    return *all;
+  }
+
+  // Called before the change.
+  static int changed(PyDict_WatchEvent event, PyObject* d, PyObject*, PyObject*) {
+    auto at = words().find(d);
+    if (at == words().end()) return 0;
+    if (auto word = at->second.lock()) {
+      ++word->version;
+      if (event == PyDict_EVENT_DEALLOCATED) word->dict = nullptr;
+    }
+    if (event == PyDict_EVENT_DEALLOCATED) words().erase(d);
+    return 0;
+  }
+
+  std::shared_ptr<Word> word_;
+};
+
+// Whether a change of a dict is told of, those by attributes of an instance too: CPython 3.13.0 keeps these to itself.
+bool dict_versions_tell() {
+  static bool tell = [] {
+    if (DictVersion::watcher() < 0) return false;
+    Ref arguments = Ref::steal(Py_BuildValue("(s(){})", "probe")), one = Ref::steal(PyLong_FromLong(1000001));
+    Ref cls = arguments ? Ref::steal(PyObject_Call((PyObject*)&PyType_Type, arguments.get(), nullptr)) : Ref();
+    Ref object = cls ? Ref::steal(PyObject_CallNoArgs(cls.get())) : Ref();
+    bool ok = false;
+    if (object && one && PyObject_SetAttrString(object.get(), "a", Py_None) == 0) {
+      PyObject** place = _PyObject_GetDictPtr(object.get());
+      if (place && *place) {
+        DictVersion version(*place);
+        auto changes = [&](const char* name) {
+          uint64_t before = *version.word();
+          return PyObject_SetAttrString(object.get(), name, one.get()) == 0 && *version.word() != before;
+        };
+        bool written = changes("a"), added = changes("b");
+        ok = written && added;
+      }
+    }
+    if (PyErr_Occurred()) PyErr_Clear();
+    return ok;
+  }();
+  return tell;
+}
+
+#endif
+
+}  // namespace
+}  // namespace jit
