@@ -75,8 +75,15 @@ class CanonicalCode:
     def handled_slots(self, index: int) -> frozenset:
         """Stack slots before instruction ``index`` where PUSH_EXC_INFO has left the exception that was handled
         before."""
+        return self._exception_slots(index)[0]
+
+    def position_slots(self, index: int) -> frozenset:
+        """Stack slots before instruction ``index`` that hold where an exception was raised (see ``Instr.handler``)."""
+        return self._exception_slots(index)[1]
+
+    def _exception_slots(self, index: int) -> tuple[frozenset, frozenset]:
         if self._handled is None:
-            self._handled = handled_slots(self.instructions, self.stack_depths)
+            self._handled = exception_slots(self.instructions, self.stack_depths)
         return self._handled[index]
 
     def live_locals(self, index: int) -> frozenset:
@@ -373,26 +380,29 @@ def stack_depths(instructions: list[Instr]) -> list:
     return depths
 
 
-def handled_slots(instructions: list[Instr], depths: list[int]) -> list:
-    """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, by following every
-    path."""
+def exception_slots(instructions: list[Instr], depths: list[int]) -> list:
+    """Per instruction, the stack slots that PUSH_EXC_INFO has filled and POP_EXCEPT has not emptied, and those where a
+    handler was given a position, by following every path."""
     found: list = [None] * len(instructions)
-    work = [(0, frozenset())]
+    nothing: frozenset = frozenset()
+    work = [(0, nothing, nothing)]
     while work:
-        i, slots = work.pop()
+        i, handled, positions = work.pop()
         while found[i] is None:
-            found[i] = slots
+            positions = frozenset(k for k in positions if k < depths[i]) if positions else nothing
+            found[i] = handled, positions
             instr = instructions[i]
             flow = OPS[instr.op].flow
             if instr.handler is not None:
-                target, base, _ = instr.handler
-                work.append((target, frozenset(k for k in slots if k < base)))
+                target, base, push_lasti = instr.handler
+                kept = frozenset(k for k in positions if k < base)
+                work.append((target, frozenset(k for k in handled if k < base), kept | {base} if push_lasti else kept))
             if instr.op == "PUSH_EXC_INFO":
-                slots |= {depths[i] - 1}
+                handled |= {depths[i] - 1}
             elif instr.op == "POP_EXCEPT":
-                slots -= {max(slots, default=-1)}
+                handled -= {max(handled, default=-1)}
             if instr.target is not None:
-                work.append((instr.target, slots))
+                work.append((instr.target, handled, positions))
             if flow in (STOP, JUMP):
                 break
             i += 1

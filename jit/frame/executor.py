@@ -163,7 +163,7 @@ class Frame:
         index, depth, push_lasti = instr.handler
         del self.stack[depth:]
         if push_lasti:
-            self.push(Constant(instr.offset))
+            self.push(Constant(instr.offset // 2))
         self.push(raised.value)
         return index
 

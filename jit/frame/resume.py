@@ -272,7 +272,8 @@ def _relocated(instructions: list[Instr], kept: list[int], moved: dict[int, int]
     for i in kept:
         old = instructions[i]
         op = "LOAD_FAST_CHECK" if old.op == "LOAD_FAST" and old.arg in unbound else old.op
+        arg = 0 if op == "RERAISE" else old.arg  # the position may be that of another code object
         handler = old.handler and (moved[old.handler[0]], *old.handler[1:])
-        out.append(Instr(op, old.arg, old.offset, old.line, old.positions,
+        out.append(Instr(op, arg, old.offset, old.line, old.positions,
                          None if old.target is None else moved[old.target], handler))
     return out

@@ -135,7 +135,7 @@ def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: i
         else:
             target, depth, push_lasti = instr.handler
             caught = asm.new_label("caught")
-            with asm.handler(caught, push_lasti, base + depth):
+            with asm.handler(caught, False, base + depth):
                 jumped = _step(asm, frames, bases, k, decoded, instr, tail_call)
         ways = [("next", None, frame.index + 1)] if asm.depth is not None else []
         if jumped is not None:
@@ -146,7 +146,10 @@ def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: i
             asm.block(RESUME)
             if label is not None:
                 asm.place(label)
-                if way == "jumped" and instr.op == "FOR_ITER":
+                if way == "caught" and instr.handler[2]:
+                    asm.load_const(instr.offset // 2)  # that of this code object is of no use there
+                    asm.swap()
+                elif way == "jumped" and instr.op == "FOR_ITER":
                     asm.emit("END_FOR")
                 elif way == "jumped" and instr.op == "SEND":
                     asm.emit("END_SEND")

@@ -245,6 +245,7 @@ def park(capture: StepCapture, asm: Assembler, index: int, variables: dict[str, 
         asm.load_const(_parked)
         asm.load_fast(".generator")
         asm.load_const(position)
+        asm.load_const(tuple(len(decoded.names) + i for i in decoded.position_slots(index)))
         for name in decoded.names:
             asm.load_fast(variables[name]) if name in variables else asm.load_const(empty)
         for i, slot in enumerate(slots):
@@ -256,8 +257,8 @@ def park(capture: StepCapture, asm: Assembler, index: int, variables: dict[str, 
         asm.load_const(None) if current is None else asm.load_fast(current)
 
 
-def _parked(generator: object, position: int, *slots: object) -> object:
-    native().set_generator_state(generator, position, slots[-1], slots[:-1], True)
+def _parked(generator: object, position: int, units: tuple[int, ...], *slots: object) -> object:
+    native().set_generator_state(generator, position, slots[-1], slots[:-1], 1, units)
     return generator
 
 

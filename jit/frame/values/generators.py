@@ -314,7 +314,9 @@ class GeneratorValue(IteratorValue):
                 value, handled = handled, value.handled
             slots.append(empty if value is NULL else value)
         position = frame.instructions[frame.pc - 1].offset if suspended else self.start()
-        return [Constant(position), handled, TupleValue(slots), Constant(suspended + (suspended and self.delegates()))]
+        units = tuple(len(decoded.names) + i for i in decoded.position_slots(frame.pc)) if suspended else ()
+        return [Constant(position), handled, TupleValue(slots), Constant(suspended + (suspended and self.delegates())),
+                Constant(units)]
 
     def start(self) -> int:
         """The offset at which it has not started yet."""
@@ -411,7 +413,7 @@ def _ended(*own_code):
 
 def _finish(generator: object, position: int, slots) -> None:
     """End a real generator whose code has been followed to its end: nothing of it runs any more."""
-    native().set_generator_state(generator, position, None, slots, False)
+    native().set_generator_state(generator, position, None, slots, 0, ())
     generator.close()
 
 

@@ -58,12 +58,24 @@ PyObject* function_of(const Frame* f) {
 
 #if PY_VERSION_HEX >= 0x030E0000
 
+constexpr bool kNumbers = true;
 int used(const Frame* f) { return (int)(f->stackpointer - f->localsplus); }
 void set_used(Frame* f, int n) { f->stackpointer = f->localsplus + n; }
 
-// Whether a slot holds a number of the interpreter's own: the position of a loop over the list or tuple below it.
-bool is_position(const Frame* f, int i) { return PyStackRef_IsTaggedInt(f->localsplus[i]); }
-Py_ssize_t position(const Frame* f, int i) { return (Py_ssize_t)PyStackRef_UntagInt(f->localsplus[i]); }
+// Numbers of the interpreter's own: the code unit where an exception was raised, and the position of a loop over what
+// lies in the slot below, a list or the like.
+bool is_number(const Frame* f, int i) { return PyStackRef_IsTaggedInt(f->localsplus[i]); }
+Py_ssize_t number(const Frame* f, int i) { return (Py_ssize_t)PyStackRef_UntagInt(f->localsplus[i]); }
+void put_number(Frame* f, int i, Py_ssize_t n) { f->localsplus[i] = PyStackRef_TagInt((intptr_t)n); }
+
+// Whether loops go over an object itself, by position, with no iterator.
+bool is_looped_over(PyObject* o) {
+#if PY_VERSION_HEX >= 0x030F0000
+  return Py_TYPE(o)->_tp_iteritem != nullptr;
+#else
+  return false;
+#endif
+}
 
 // What a slot holds, borrowed; null where there is nothing.
 PyObject* slot(const Frame* f, int i) {
@@ -83,10 +95,13 @@ void put(Frame* f, int i, PyObject* o) { f->localsplus[i] = o ? PyStackRef_FromP
 
 #else
 
+constexpr bool kNumbers = false;
 int used(const Frame* f) { return f->stacktop; }
 void set_used(Frame* f, int n) { f->stacktop = n; }
-bool is_position(const Frame*, int) { return false; }
-Py_ssize_t position(const Frame*, int) { return 0; }
+bool is_number(const Frame*, int) { return false; }
+Py_ssize_t number(const Frame*, int) { return 0; }
+void put_number(Frame*, int, Py_ssize_t) {}
+bool is_looped_over(PyObject*) { return false; }
 PyObject* slot(const Frame* f, int i) { return f->localsplus[i]; }
 
 PyObject* take(Frame* f, int i) {

@@ -37,11 +37,13 @@ PyObject* iterator_at(PyObject* sequence, Py_ssize_t position) {
   return done ? iterator.release() : nullptr;
 }
 
-// Iterators in the place of those loops' sequences, which no program can see.
+// Iterators in the place of those loops' sequences, which no program can see. (Below where an exception was raised lies
+// a NULL, a loop's position, a method's self or the exception handled before.)
 bool without_positions(_PyInterpreterFrame* frame) {
   for (int i = 1; i < frames::used(frame); ++i) {
-    if (!frames::is_position(frame, i)) continue;
-    PyObject* iterator = iterator_at(frames::slot(frame, i - 1), frames::position(frame, i));
+    PyObject* below = frames::slot(frame, i - 1);
+    if (!frames::is_number(frame, i) || !below || !frames::is_looped_over(below)) continue;
+    PyObject* iterator = iterator_at(below, frames::number(frame, i));
     if (!iterator) return false;
     Py_XDECREF(frames::take(frame, i - 1));
     frames::put(frame, i - 1, iterator);
@@ -70,15 +72,19 @@ PyObject* read(PyObject* o) {
   PyTuple_SET_ITEM(state.get(), 3, Py_NewRef(handled));
   for (int i = 0; i < held; ++i) {
     PyObject* value = frames::slot(frame, i);
-    PyTuple_SET_ITEM(state.get(), 4 + i, Py_NewRef(value ? value : empty_slot));
+    PyObject* shown = frames::is_number(frame, i) ? PyLong_FromSsize_t(frames::number(frame, i))
+                                                  : Py_NewRef(value ? value : empty_slot);
+    if (!shown) return nullptr;
+    PyTuple_SET_ITEM(state.get(), 4 + i, shown);
   }
   return state.release();
 }
 
 PyObject* py_set_state(PyObject*, PyObject* args) {
-  PyObject *o, *slots, *handled;
+  PyObject *o, *slots, *handled, *units = nullptr;
   int position, started;
-  if (!PyArg_ParseTuple(args, "OiOO!i:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started))
+  if (!PyArg_ParseTuple(args, "OiOO!i|O!:set_generator_state", &o, &position, &handled, &PyTuple_Type, &slots, &started,
+                        &PyTuple_Type, &units))
     return nullptr;
   PyGenObject* g = as_generator(o);
   if (!g || !suspended(g)) return nullptr;
@@ -103,6 +109,13 @@ PyObject* py_set_state(PyObject*, PyObject* args) {
     PyObject* value = PyTuple_GET_ITEM(slots, i);
     frames::put(frame, (int)i, value == empty_slot ? nullptr : Py_NewRef(value));
   }
+  for (Py_ssize_t k = 0; frames::kNumbers && units && k < PyTuple_GET_SIZE(units); ++k) {
+    Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(units, k));
+    Ref given = i >= 0 && i < n ? Ref::steal(frames::take(frame, (int)i)) : Ref();
+    Py_ssize_t unit = given && PyLong_Check(given.get()) ? PyLong_AsSsize_t(given.get()) : 0;
+    if (given) frames::put_number(frame, (int)i, unit);
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
   frames::set_used(frame, (int)n);
   Ref handled_before = Ref::steal(g->gi_exc_state.exc_value);
   g->gi_exc_state.exc_value = handled == Py_None ? nullptr : Py_NewRef(handled);
@@ -176,12 +189,13 @@ PyMethodDef methods[] = {
      "EMPTY_SLOT where there is nothing.\n"
      "Raises ValueError while it runs, NotImplementedError where this CPython's frames are not known."},
     {"set_generator_state", Entry<py_set_state>::call, METH_VARARGS,
-     "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started): puts "
-     "it where a generator of its code\n"
+     "set_generator_state(generator or coroutine, byte offset, exception being handled or None, slots, started, "
+     "positions=()): puts it where a generator of its code\n"
      "stands with the instruction at the offset done, the next one to come: a yield, or any other for one that is "
      "meant for go_on; or, not started, before\n"
      "the first instruction of its body (the offset of RETURN_GENERATOR). started: 0, 1, or 2 at the yield of a `yield "
-     "from` or `await`."},
+     "from` or `await`; positions: slots\n"
+     "whose number says where an exception was raised (``CanonicalCode.position_slots``)."},
     {"go_on", Entry<py_go_on>::call, METH_O,
      "go_on(generator or coroutine): runs one that stands between any two instructions to its next yield, without a "
      "value sent. Raises StopIteration\n"
