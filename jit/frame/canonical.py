@@ -47,6 +47,7 @@ class Op:
             or raises).
         versions: the CPython versions whose bytecode decodes to it. ``assemble`` encodes every op on all versions
             unless the table's text says otherwise.
+        keeps: how many of the slots popped, the lowest of them, are pushed again as they were, a NULL among them.
         supported: False for what function bodies that can be captured never hold (class bodies, modules, async).
     """
 
@@ -60,6 +61,7 @@ class Op:
     flow: str
     versions: tuple
     supported: bool
+    keeps: int = 0
 
     def effect(self, arg: object, jump: bool = False) -> tuple:
         """(slots popped, slots pushed) of an instruction with this ``arg``."""
@@ -76,9 +78,9 @@ ONLY_311, FROM_312, UNTIL_313, FROM_313, FROM_314 = ALL[:1], ALL[1:], ALL[:3], A
 
 def _op(name: str, stack: str, pops: int | Callable = 0, pushes: int | Callable = 0, arg: str = "", flow: str = NEXT,
         jump: tuple[int, ...] | None = None, versions: tuple[tuple[int, ...], ...] = ALL,
-        supported: bool = True) -> None:
+        supported: bool = True, keeps: int = 0) -> None:
     jump_pops, jump_pushes = jump if jump else (None, None)
-    OPS[name] = Op(name, stack, arg, pops, pushes, jump_pops, jump_pushes, flow, versions, supported)
+    OPS[name] = Op(name, stack, arg, pops, pushes, jump_pops, jump_pushes, flow, versions, supported, keeps)
 
 
 def _n(n: int) -> int:
@@ -199,7 +201,7 @@ _op("JUMP_IF_TRUE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH,
 _op("JUMP_IF_FALSE_OR_POP", "value -> ; jump: value -> value", 1, 0, flow=BRANCH, jump=(1, 1), versions=ONLY_311)
 _op("GET_ITER", "iterable -> iterator", 1, 1)
 _op("FOR_ITER", "iterator -> iterator item; jump: iterator ->", ITERATOR_SLOTS, ITERATOR_SLOTS + 1, flow=BRANCH,
-    jump=(ITERATOR_SLOTS, 0))
+    jump=(ITERATOR_SLOTS, 0), keeps=ITERATOR_SLOTS)
 _op("END_FOR", "->", versions=FROM_312)
 _op("RETURN_VALUE", "value ->", 1, 0, flow=STOP)
 _op("RESUME", "->", 0, 0, "where: 0 start, 1 after yield, 2 after yield from, 3 after await")
@@ -209,7 +211,7 @@ _op("RETURN_GENERATOR", "-> sent value (the frame returns its generator; None is
 _op("YIELD_VALUE", "value -> sent value", 1, 1, "None on 3.11; the number of enclosing handlers on 3.12")
 _op("GET_YIELD_FROM_ITER", "iterable -> iterator", 1, 1)
 _op("SEND", "receiver value -> receiver yielded; jump: receiver value -> receiver result", ITERATOR_SLOTS + 1,
-    ITERATOR_SLOTS + 1, flow=BRANCH)
+    ITERATOR_SLOTS + 1, flow=BRANCH, keeps=ITERATOR_SLOTS)
 _op("END_SEND", "receiver value -> value", ITERATOR_SLOTS + 1, 1)
 _op("CLEANUP_THROW", "receiver sent exception -> None result", ITERATOR_SLOTS + 2, ITERATOR_SLOTS + 1, versions=FROM_312, supported=False)
 _op("GET_AWAITABLE", "obj -> awaitable", 1, 1, "0, or 1 in async-with enter, 2 in its exit", supported=False)
@@ -231,7 +233,7 @@ _op("BEFORE_WITH", "manager -> __exit__ result-of-__enter__", 1, 2, versions=UNT
 _op("LOAD_SPECIAL", "obj -> method self | callable NULL", 1, 2, "name of the method that its class has",
     versions=FROM_314)
 _op("WITH_EXCEPT_START", "__exit__ lasti previous exception -> __exit__ lasti previous exception result", EXIT_SLOTS + 3,
-    EXIT_SLOTS + 4)
+    EXIT_SLOTS + 4, keeps=EXIT_SLOTS + 3)
 
 # Pattern matching.
 _op("MATCH_CLASS", "subject type names -> tuple|None", 3, 1, "n: positional patterns")

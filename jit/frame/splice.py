@@ -224,13 +224,15 @@ def _nulls_at(frame: BreakFrame, decoded: CanonicalCode, way: str, depth: int) -
         kept = instr.handler[1]
     else:
         pushes = OPS[instr.op].effect(instr.arg, way == "jumped")[1]
-        kept = min(depth - pushes, len(frame.nulls))
+        kept = min(depth - pushes + (OPS[instr.op].keeps if way == "next" else 0), len(frame.nulls))
     nulls = list(frame.nulls[:kept]) + [False] * (depth - kept)
     if way == "next":
         if loads_method(instr):
             nulls[-2 if NULL_FIRST else -1] = True
         elif instr.op == "PUSH_NULL":
             nulls[-1] = True
+        elif instr.op == "CLEANUP_THROW":
+            nulls[-ITERATOR_SLOTS:-1] = [True] * (ITERATOR_SLOTS - 1)
         elif instr.op == "SWAP":
             nulls[-1], nulls[-instr.arg] = nulls[-instr.arg], nulls[-1]
         elif instr.op == "COPY":

@@ -401,7 +401,7 @@ def _new_generator(code: types.CodeType, namespace: dict[str, object], name: str
     fn.__qualname__ = qualname
     given = code.co_argcount
     fn.__kwdefaults__ = dict.fromkeys(code.co_varnames[given: given + code.co_kwonlyargcount])
-    return fn(*[None] * given)
+    return fn(*[()] * given)  # a generator expression may ask for an iterator at once
 
 
 def _ended(*own_code):
