@@ -168,11 +168,18 @@ class Tripwire:
 
 def tripped(fn, args, target, point, error):
     """-> (outcome, offset of the instruction that was not run, None if there was none)."""
-    wire, before = Tripwire(target.__code__, point, error), sys.gettrace()
+    if sys.version_info >= (3, 13):  # the first call that asks for instructions is not told of them
+        traced(fn, copied(args), Tripwire(target.__code__, sys.maxsize, error))
+    wire = Tripwire(target.__code__, point, error)
+    return traced(fn, args, wire), wire.at
+
+
+def traced(fn, args, wire):
+    before = sys.gettrace()
     torch.manual_seed(1)
     sys.settrace(wire)
     try:
-        return outcome(fn, args), wire.at
+        return outcome(fn, args)
     finally:
         sys.settrace(before)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
 from ..runtime import facts
+from . import messages
 from .operators import BINARY, COMPARE, Binary, Comparison, Unary
 from .values.base import Raised, Value, is_made_by_program, type_name
 from .values.constant import Constant
@@ -94,8 +95,7 @@ def contains(s: Session, container: Value, item: Value) -> bool:
     found = container.contains(s, item)
     if found is not None:
         return found
-    refusal = f"argument of type '{type_name(container.pytype(s))}' is not iterable"
-    return search(s, iterate(s, container, refusal), item)
+    return search(s, iterate(s, container, messages.not_a_container(container.pytype(s))), item)
 
 
 def iterate(s: Session, iterable: Value, refusal: str) -> Value:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+from .messages import full_name
+
 _PAIRS = {"with": ("__enter__", "__exit__"), "async with": ("__aenter__", "__aexit__")}
 _PROTOCOLS = {"with": "the context manager protocol", "async with": "the asynchronous context manager protocol"}
 
@@ -16,8 +18,7 @@ def other_pair(name: str) -> tuple[str, str]:
 def missing(cls: type, name: str, has_others: bool) -> str:
     """What CPython says where a class lacks a method. ``has_others``: it has those of the other statement."""
     statement, other = ("with", "async with") if name in _PAIRS["with"] else ("async with", "with")
-    full = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
-    text = f"'{full}' object does not support {_PROTOCOLS[statement]} (missed {name} method)"
+    text = f"'{full_name(cls)}' object does not support {_PROTOCOLS[statement]} (missed {name} method)"
     return text + (f" but it supports {_PROTOCOLS[other]}. Did you mean to use '{other}'?" if has_others else "")
 
 

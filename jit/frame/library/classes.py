@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import Unsupported
-from .. import protocols
+from .. import messages, protocols
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
@@ -62,8 +62,7 @@ def fill_dict(s: Session, cls: type, args: list[Value], kwargs: dict[str, Value]
 
 
 def _pair(s: Session, item: Value, at: int) -> tuple:
-    refusal = f"cannot convert dictionary update sequence element #{at} to a sequence"
-    pair = protocols.iterate(s, item, refusal).items_list(s)
+    pair = protocols.iterate(s, item, messages.not_a_pair(at)).items_list(s)
     if len(pair) != 2:
         raise Raised(s.exception(ValueError(
             f"dictionary update sequence element #{at} has length {len(pair)}; 2 is required")))
@@ -83,7 +82,7 @@ def _ordered_pair(s: Session, item: Value, at: int) -> tuple:
 def dict_(s: Session, args: list[Value], kwargs: dict[str, Value], cls: type = dict) -> Value:
     entries = {}
     for k, v in fill_dict(s, cls, args, kwargs):
-        h = k.hash_key(s)
+        h = messages.dict_key(s, k)
         entries[h] = (entries[h][0] if h in entries else k, v)
     return DictValue(entries)
 
@@ -114,7 +113,7 @@ def dict_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
     value = args[1] if len(args) > 1 else Constant(None)
     entries: dict = {}
     for k in args[0].items_list(s):
-        entries.setdefault(k.hash_key(s), (k, value))
+        entries.setdefault(messages.dict_key(s, k), (k, value))
     return DictValue(entries)
 
 

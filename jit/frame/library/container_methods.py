@@ -6,7 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
-from .. import protocols
+from .. import messages, protocols
 from ..operators import BINARY, COMPARE, INPLACE
 from ..decode import VERSION
 from ..values.base import Raised
@@ -208,7 +208,7 @@ def sequence_index(v, s: Session, a: list[Value], k: dict[str, Value]) -> Consta
         a[1].index(s) if len(a) > 1 else 0, None).indices(len(values))
     at = position(s, values[start:stop], a[0])
     if at is None:
-        text = {list: f"{_plain_repr(s, a[0])} is not in list",
+        text = {list: messages.not_in_list(_plain_repr(s, a[0])),
                 tuple: "tuple.index(x): x not in tuple"}.get(v.builtin, f"{_plain_repr(s, a[0])} is not in deque")
         raise Raised(s.exception(ValueError(text)))
     return Constant(start + at)
@@ -349,7 +349,7 @@ def _bulk(v: Value | InstanceDict, s: Session, pairs: list[tuple[Value, ...]]) -
         if isinstance(v, InstanceDict):
             v.plain_setitem(s, key, value)
             continue
-        h = key.hash_key(s)
+        h = messages.dict_key(s, key)
         entries = dict(v.load(s))
         entries[h] = (entries[h][0] if h in entries else key, value)
         _set_entries(v, s, entries, v.raw("__setitem__"), [key, value])
@@ -447,7 +447,7 @@ def dict_copy(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> 
 def move_to_end(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     last = (k.get("last") or (a[1] if len(a) > 1 else Constant(True))).truth(s)
     entries = dict(v.load(s))
-    h = a[0].hash_key(s)
+    h = messages.dict_key(s, a[0])
     if h not in entries:
         raise Raised(s.exception(KeyError, [a[0]]))
     entry = entries.pop(h)
@@ -523,7 +523,7 @@ def _common(s: Session, v, iterable) -> SetValue:
     at."""
     own, entries, it = v.load(s), {}, iterable.iter(s)
     while (element := it.next(s)) is not None:
-        h = element.hash_key(s)
+        h = messages.set_element(s, element)
         if h in own:
             entries.setdefault(h, element)
             if len(entries) == len(own):
@@ -535,7 +535,7 @@ def _all_in(s: Session, v, iterable, inside: bool) -> bool:
     """Whether all elements are in a set, or all outside of it; the first one that is not ends it."""
     own, it = v.load(s), iterable.iter(s)
     while (element := it.next(s)) is not None:
-        if (element.hash_key(s) in own) != inside:
+        if (messages.set_element(s, element) in own) != inside:
             return False
     return True
 
@@ -545,7 +545,7 @@ def _as_far_as_it_goes(s: Session, v, iterable, symbol) -> SetValue:
     entries, it = {}, iterable.iter(s)
     try:
         while (element := it.next(s)) is not None:
-            entries.setdefault(element.hash_key(s), element)
+            entries.setdefault(messages.set_element(s, element), element)
     except Raised:
         protocols.binary_op(s, INPLACE[symbol], v, SetValue(entries))
         raise

@@ -74,7 +74,10 @@ class Constant(Value):
         return type(self.value)
 
     def truth(self, s: Session) -> bool:
-        return bool(self.const(s))
+        try:
+            return bool(self.const(s))
+        except TypeError as error:  # NotImplemented's
+            raise Raised(s.exception(error)) from None
 
     def identity(self) -> tuple:
         if (self.value is None or isinstance(self.value, (bool, enum.Enum, torch.dtype))

@@ -9,6 +9,7 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import messages
 from .. import source as src
 from ..protocols import same_or_equal
 from .base import Raised, Value, type_name
@@ -98,7 +99,7 @@ class DictValue(ContainerValue):
                 self.write(s, key, value)
 
     def write(self, s: Session, key: Value, value: Value) -> None:
-        h = key.hash_key(s)
+        h = messages.dict_key(s, key)
         s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
 
     def item_source(self, key: int | str | type | tuple[str, torch.dtype]) -> Source | None:
@@ -146,12 +147,12 @@ class DictValue(ContainerValue):
 
     def plain_getitem(self, s: Session, key: Value) -> Value:
         if key.is_const() and key.builtin is not tuple:
-            found = self.get_constant(s, key.hash_key(s))
+            found = self.get_constant(s, messages.dict_key(s, key))
             if found is not None:
                 return found
             entry = None
         else:
-            entry = self.load(s).get(key.hash_key(s))
+            entry = self.load(s).get(messages.dict_key(s, key))
         if entry is not None:
             return entry[1]
         if issubclass(self.cls, dict) and self.cls is not dict and self.has_special(s, "__missing__"):
@@ -165,7 +166,7 @@ class DictValue(ContainerValue):
             s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
             self.changed(s, dict.__setitem__, [key, value])
             return
-        h = key.hash_key(s)
+        h = messages.dict_key(s, key)
         if s.effects.globals_written and (id(self.obj), h) in s.effects.globals_written:
             s.set_entry(s.effects.globals_written, (id(self.obj), h), value)
         if self.reads_single_keys(h):
@@ -220,7 +221,7 @@ class DictValue(ContainerValue):
         self.plain_delitem(s, key)
 
     def plain_delitem(self, s: Session, key: Value) -> None:
-        h = key.hash_key(s)
+        h = messages.dict_key(s, key)
         entries = dict(self.load(s))
         if h not in entries:
             raise Raised(s.exception(KeyError, [key]))
@@ -229,7 +230,7 @@ class DictValue(ContainerValue):
         self.changed(s, self.raw("__delitem__"), [key])
 
     def plain_contains(self, s: Session, item: Value) -> bool:
-        h = item.hash_key(s)
+        h = messages.dict_key(s, item)
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
         return h in self.load(s)
@@ -256,7 +257,7 @@ def dict_of_pairs(s: Session, pairs) -> DictValue:
     """A new dict from pairs of values; a later pair of a key keeps the first key."""
     entries = {}
     for key, value in pairs:
-        h = key.hash_key(s)
+        h = messages.dict_key(s, key)
         entries[h] = (entries[h][0] if h in entries else key, value)
     return DictValue(entries)
 

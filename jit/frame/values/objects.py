@@ -13,8 +13,8 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import messages, tables
 from .. import source as src
-from .. import tables
 from ..protocols import same_or_equal
 from .base import Raised, Value, is_made_by_program, lookup, special_error, type_name
 from .constant import Constant
@@ -123,9 +123,9 @@ class ObjectValue(Value):
             return self.bind(s, raw, name)
         self.no_attribute(s, name)
 
-    def no_attribute(self, s: Session, name: str) -> NoReturn:
-        raise Raised(s.exception(AttributeError(f"'{type_name(self.cls)}' object has no attribute '{name}'",
-                                                name=name)))
+    def no_attribute(self, s: Session, name: str, text: str | None = None) -> NoReturn:
+        text = text or f"'{type_name(self.cls)}' object has no attribute '{name}'"
+        raise Raised(s.exception(AttributeError(text, name=name)))
 
     def instance_attr(self, s: Session, name: str) -> Value | None:
         """The entry of the instance dictionary, or None."""
@@ -181,7 +181,7 @@ class ObjectValue(Value):
         if value is None and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
         if value is DELETED or (value is None and self.obj is None):
-            self.no_attribute(s, name)
+            self.no_attribute(s, name, messages.no_slot(self.cls, name))
         if value is not None:
             return value
         try:
@@ -248,7 +248,7 @@ class ObjectValue(Value):
                 if not (issubclass(cls, BaseException) and name in _SET_ON_EXCEPTIONS):
                     raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
             elif not self.has_own_dict():
-                self.no_attribute(s, name)
+                self.no_attribute(s, name, messages.cannot_be_set(cls, name))
         if self.obj is not None:
             self.own_dict(s)
         s.set_entry(self.attrs, name, value)

@@ -9,6 +9,7 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import messages
 from .. import source as src
 from ..operators import COMPARE
 from ..protocols import contains, same_or_equal
@@ -41,7 +42,7 @@ class SetValue(ContainerValue):
     def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
         entries: dict = {}
         for v in values:
-            entries.setdefault(v.hash_key(s), v)
+            entries.setdefault(messages.set_element(s, v), v)
         return cls(entries, kind)
 
     @property
@@ -54,7 +55,7 @@ class SetValue(ContainerValue):
 
     def add(self, s: Session, element: Value) -> None:
         """Add an element; those of a real set need not be known for that."""
-        key = element.hash_key(s)
+        key = messages.set_element(s, element)
         if self._entries is None and self.cls is set:
             self.pytype(s)
             s.set_field(self, "added", {**self.added, key: self.added.get(key, element)})
@@ -127,7 +128,7 @@ class SetValue(ContainerValue):
     @staticmethod
     def wanted(s: Session, item: Value) -> object:
         """What stands for a value that is looked for: for a set, a frozenset of its elements."""
-        return frozenset(item.load(s)) if item.builtin in (set, frozenset) else item.hash_key(s)
+        return frozenset(item.load(s)) if item.builtin in (set, frozenset) else messages.set_element(s, item)
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
@@ -219,7 +220,7 @@ class DictView(Value):
             return self.mapping.plain_contains(s, item)
         if self.what == "items":
             pair = item.load(s) if item.builtin is tuple else ()
-            found = self.mapping.load(s).get(pair[0].hash_key(s)) if len(pair) == 2 else None
+            found = self.mapping.load(s).get(messages.dict_key(s, pair[0])) if len(pair) == 2 else None
             return found is not None and same_or_equal(s, found[1], pair[1])
         return None
 

@@ -1,0 +1,94 @@
+"""Texts of errors that differ between versions of CPython: the running one is asked by operations that fail, and the
+names in its answers are replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+from .values.base import Raised, type_name
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .values.base import Value
+
+
+def _said(operation: Callable, *args: object) -> str:
+    try:
+        operation(*args)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+class _Slotted:
+    __slots__ = ("probe",)
+    __module__ = "probed"
+
+
+_SLOTTED = _Slotted()
+_NO_CONTAINER = _said(lambda: "probe" in 5)  # type: ignore[operator]
+_NO_PAIR = _said(dict, [5])
+_NOT_IN_LIST = _said([].index, 5)
+_NO_SLOT = _said(lambda: _SLOTTED.probe)
+_NOT_SET = _said(lambda: setattr(_SLOTTED, "other", 5))
+_BARE = "unhashable type: 'list'"
+_NO_KEY = _said(lambda: {[]: 0})
+_NO_ELEMENT = _said(lambda: {[]})
+
+
+def full_name(cls: type) -> str:
+    """A class's name with its module, but for builtins and the main program."""
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _named(text: str, cls: type) -> str:
+    return text.replace("probed._Slotted", full_name(cls)).replace("_Slotted", type_name(cls))
+
+
+def not_a_container(cls: type) -> str:
+    """Of ``item in object``."""
+    return _NO_CONTAINER.replace("'int'", f"'{type_name(cls)}'")
+
+
+def not_a_pair(at: int) -> str:
+    """Of the ``at``-th element of what a dict is made of."""
+    return _NO_PAIR.replace("#0", f"#{at}")
+
+
+def not_in_list(shown: str) -> str:
+    """Of ``list.index``; ``shown``: the element's repr."""
+    return shown + _NOT_IN_LIST[1:] if _NOT_IN_LIST.startswith("5") else _NOT_IN_LIST
+
+
+def no_slot(cls: type, name: str) -> str:
+    """Of an attribute in ``__slots__`` that is not set."""
+    return _named(_NO_SLOT, cls).replace("probe'", f"{name}'")
+
+
+def cannot_be_set(cls: type, name: str) -> str:
+    """Of setting an attribute that is not in ``__slots__``."""
+    return _named(_NOT_SET, cls).replace("'other'", f"'{name}'")
+
+
+def _hashed(s: Session, key: Value, text: str) -> object:
+    if text == _BARE:
+        return key.hash_key(s)
+    try:
+        return key.hash_key(s)
+    except Raised as raised:
+        error = raised.value
+        if error.pytype(s) is not TypeError:
+            raise
+        inner = error.text(s, "__str__").const(s)
+        whole = text.replace("use 'list'", f"use '{full_name(key.pytype(s))}'").replace(_BARE, inner)
+        raise Raised(s.exception(TypeError(whole))) from None
+
+
+def dict_key(s: Session, key: Value) -> object:
+    """``key.hash_key`` with what a dict says of a key that cannot be hashed."""
+    return _hashed(s, key, _NO_KEY)
+
+
+def set_element(s: Session, element: Value) -> object:
+    """``element.hash_key`` with what a set says of an element that cannot be hashed."""
+    return _hashed(s, element, _NO_ELEMENT)
