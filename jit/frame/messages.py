@@ -25,7 +25,19 @@ class _Slotted:
     __module__ = "probed"
 
 
+class _Absent:
+    __bool__ = None
+
+
+def _unpacked() -> None:
+    one, other = [1, 2, 3]
+
+
 _SLOTTED = _Slotted()
+NO_SLICE = (_said([0].__setitem__, slice(0, 1), 5), _said([0].__setitem__, slice(0, 1, 2), 5))
+"""What a list says of what is no iterable, for a slice, and one with steps."""
+_TOO_MANY = _said(_unpacked)
+_NO_TRUTH = _said(lambda: bool(_Absent()))
 _NO_CONTAINER = _said(lambda: "probe" in 5)  # type: ignore[operator]
 _NO_PAIR = _said(dict, [5])
 _NOT_IN_LIST = _said([].index, 5)
@@ -58,6 +70,17 @@ def not_a_pair(at: int) -> str:
 def not_in_list(shown: str) -> str:
     """Of ``list.index``; ``shown``: the element's repr."""
     return shown + _NOT_IN_LIST[1:] if _NOT_IN_LIST.startswith("5") else _NOT_IN_LIST
+
+
+def too_many(wanted: int, given: int | None) -> str:
+    """Of unpacking; ``given``: how many there are, of a plain tuple, list or dict."""
+    text = _TOO_MANY.replace("2", str(wanted), 1)
+    return text.replace(", got 3", "" if given is None else f", got {given}")
+
+
+def not_a_truth(cls: type) -> str:
+    """Of a class whose ``__bool__`` is None."""
+    return _NO_TRUTH.replace("'_Absent'", f"'{type_name(cls)}'")
 
 
 def no_slot(cls: type, name: str) -> str:

@@ -72,7 +72,7 @@ def _pair(s: Session, item: Value, at: int) -> tuple:
 def _ordered_pair(s: Session, item: Value, at: int) -> tuple:
     pair = item.items_list(s)
     if len(pair) > 2:
-        raise Raised(s.exception(ValueError("too many values to unpack (expected 2)")))
+        raise Raised(s.exception(ValueError(messages.too_many(2, None))))
     if len(pair) < 2:
         raise Raised(s.exception(ValueError(f"need more than {len(pair)} value{'' if pair else 's'} to unpack")))
     return tuple(pair)

@@ -447,7 +447,7 @@ def dict_copy(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> 
 def move_to_end(v: DictValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     last = (k.get("last") or (a[1] if len(a) > 1 else Constant(True))).truth(s)
     entries = dict(v.load(s))
-    h = messages.dict_key(s, a[0])
+    h = a[0].hash_key(s)
     if h not in entries:
         raise Raised(s.exception(KeyError, [a[0]]))
     entry = entries.pop(h)
@@ -523,7 +523,7 @@ def _common(s: Session, v, iterable) -> SetValue:
     at."""
     own, entries, it = v.load(s), {}, iterable.iter(s)
     while (element := it.next(s)) is not None:
-        h = messages.set_element(s, element)
+        h = element.hash_key(s)
         if h in own:
             entries.setdefault(h, element)
             if len(entries) == len(own):

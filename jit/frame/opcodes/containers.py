@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import messages
+from ..cpython import NULL_FIRST
 from ..executor import op
 from ..library.builtin_functions import format_value
 from ..values.base import Raised, is_sequence, type_name
@@ -152,7 +154,7 @@ def dict_merge(f: Frame, i: Instr) -> None:
     present = target.load(f.s)
     repeated = next((k for k in dict_of_pairs(f.s, pairs).entries if k in present), None)
     if repeated is not None:
-        raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - 2])} got multiple values for keyword argument "
+        raise Raised(f.s.exception(TypeError(f"{_shown(f.stack[-i.arg - (2 if NULL_FIRST else 3)])} got multiple values for keyword argument "
                                              f"{repeated!r}")))
     for key, value in pairs:
         target.plain_setitem(f.s, key, value)
@@ -180,7 +182,8 @@ def unpack(s: Session, source: Value, n: int) -> list[Value]:
             raise Raised(s.exception(ValueError(f"not enough values to unpack (expected {n}, got {k})")))
         values.append(value)
     if it.next(s) is not None:
-        raise Raised(s.exception(ValueError(f"too many values to unpack (expected {n})")))
+        counted = source.builtin in (tuple, list, dict) and source.pytype(s) is source.builtin
+        raise Raised(s.exception(ValueError(messages.too_many(n, len(source.items_list(s)) if counted else None))))
     return values
 
 

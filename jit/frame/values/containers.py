@@ -11,6 +11,7 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import messages
 from .. import source as src
 from ..protocols import iterate, rich_compare, same_or_equal
 from .base import Raised, Value, is_made_by_program, type_name
@@ -326,8 +327,7 @@ class ListValue(SequenceValue):
         if key.is_slice:
             new, step = list(elements), key.parts[2]
             extended = not (step.is_leaf and step.const(s) in (None, 1))
-            it = iterate(s, value, "must assign iterable to extended slice" if extended
-                         else "can only assign an iterable")
+            it = iterate(s, value, messages.NO_SLICE[extended])
             values = value.items_list(s) if value.builtin else it.items_list(s)
             try:
                 new[key.as_slice(s)] = values

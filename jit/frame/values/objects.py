@@ -308,8 +308,8 @@ class ObjectValue(Value):
         cls = self.pytype(s)
         found, raw, owner = s.class_lookup(cls, name)
         if not found or raw is None:
-            raise Raised(s.exception(TypeError(
-                "'NoneType' object is not callable" if found else special_error(cls, name))))
+            refusal = messages.not_a_truth(cls) if name == "__bool__" else "'NoneType' object is not callable"
+            raise Raised(s.exception(TypeError(refusal if found else special_error(cls, name))))
         return self.bind(s, raw, name)
 
     def user_special(self, s: Session, name: str) -> bool:
