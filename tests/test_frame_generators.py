@@ -435,7 +435,9 @@ def guarded(x, log):
 
 
 def state(it):
-    return inspect.getgeneratorstate(it), it.gi_frame and it.gi_frame.f_lineno, type(it.gi_yieldfrom).__name__
+    # On 3.15 a tuple is delegated to without an iterator; one that was put in its place shows here, and nowhere else.
+    delegate = type(it.gi_yieldfrom).__name__.removesuffix("_iterator")
+    return inspect.getgeneratorstate(it), it.gi_frame and it.gi_frame.f_lineno, delegate
 
 
 def drive(make, steps, wrap):

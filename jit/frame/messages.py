@@ -3,6 +3,8 @@ names in its answers are replaced."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import TYPE_CHECKING, Callable
 
 from .values.base import Raised, type_name
@@ -26,6 +28,7 @@ class _Slotted:
 
 
 class _Absent:
+    __module__ = "probed"
     __bool__ = None
 
 
@@ -36,6 +39,8 @@ def _unpacked() -> None:
 _SLOTTED = _Slotted()
 NO_SLICE = (_said([0].__setitem__, slice(0, 1), 5), _said([0].__setitem__, slice(0, 1, 2), 5))
 """What a list says of what is no iterable, for a slice, and one with steps."""
+NO_SLICE_INDEX = _said(operator.getitem, [0], slice(0.5))
+_NO_MAPPING = _said(lambda: {**_SLOTTED})  # type: ignore[dict-item]
 _TOO_MANY = _said(_unpacked)
 _NO_TRUTH = _said(lambda: bool(_Absent()))
 _NO_CONTAINER = _said(lambda: "probe" in 5)  # type: ignore[operator]
@@ -53,8 +58,34 @@ def full_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _named(text: str, cls: type) -> str:
-    return text.replace("probed._Slotted", full_name(cls)).replace("_Slotted", type_name(cls))
+def _named(text: str, cls: type, probe: type) -> str:
+    """A text about ``cls`` of one about ``probe``."""
+    return text.replace(full_name(probe), full_name(cls)).replace(probe.__name__, type_name(cls))
+
+
+class _Answer:
+    __module__ = "answered"
+
+
+_ASKED = {"__int__": int, "__float__": float, "__index__": operator.index, "__bool__": bool, "__hash__": hash,
+          "__repr__": repr, "__str__": str, "__format__": format, "__iter__": iter}
+
+
+@functools.cache
+def _wrong(name: str) -> tuple[str, type]:
+    probe = type("_Answering", (), {name: lambda *args: _Answer(), "__module__": "probed"})
+    return _said(_ASKED[name], probe()), probe
+
+
+def wrong_result(cls: type, name: str, given: type) -> str:
+    """Of a special method ``name`` of ``cls`` that gives an object of the class ``given``, which it must not."""
+    text, probe = _wrong(name)
+    return _named(_named(text, cls, probe), given, _Answer)
+
+
+def not_a_mapping(cls: type) -> str:
+    """Of ``{**object}``."""
+    return _named(_NO_MAPPING, cls, _Slotted)
 
 
 def not_a_container(cls: type) -> str:
@@ -80,17 +111,17 @@ def too_many(wanted: int, given: int | None) -> str:
 
 def not_a_truth(cls: type) -> str:
     """Of a class whose ``__bool__`` is None."""
-    return _NO_TRUTH.replace("'_Absent'", f"'{type_name(cls)}'")
+    return _named(_NO_TRUTH, cls, _Absent)
 
 
 def no_slot(cls: type, name: str) -> str:
     """Of an attribute in ``__slots__`` that is not set."""
-    return _named(_NO_SLOT, cls).replace("probe'", f"{name}'")
+    return _named(_NO_SLOT, cls, _Slotted).replace("probe'", f"{name}'")
 
 
 def cannot_be_set(cls: type, name: str) -> str:
     """Of setting an attribute that is not in ``__slots__``."""
-    return _named(_NOT_SET, cls).replace("'other'", f"'{name}'")
+    return _named(_NOT_SET, cls, _Slotted).replace("'other'", f"'{name}'")
 
 
 def _hashed(s: Session, key: Value, text: str) -> object:

@@ -422,6 +422,25 @@ def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.wrap(obj, src.Const(obj, "signature", owned=True))
 
 
+@on_call(types.FunctionType.__get__)
+def function_get(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0].getattr(s, "__get__").call(s, args[1:], kwargs)
+
+
+@on_function(inspect.getattr_static)
+def getattr_static(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a class whose own class has nothing of that name."""
+    cls = args[0].as_class
+    name = args[1].const(s) if len(args) > 1 and args[1].is_const() else None
+    if cls is None or kwargs or not isinstance(name, str) or s.class_lookup(type(cls), name)[0]:
+        return s.inline(s.wrap_raw(inspect.getattr_static), args, kwargs)
+    if s.class_lookup(cls, name)[0]:
+        return s.wrap_class_attr(cls, name)
+    if len(args) > 2:
+        return args[2]
+    raise Raised(s.exception(AttributeError(name)))
+
+
 @on_function(typing.cast)
 def cast(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[1]

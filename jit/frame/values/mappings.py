@@ -270,7 +270,7 @@ def mapping_items(s: Session, mapping) -> list:
         keys = mapping.call_method(s, "keys").items_list(s)
     except Raised as raised:
         if s.is_exception(raised.value, AttributeError):
-            raise Raised(s.exception(TypeError(f"'{type_name(mapping.pytype(s))}' object is not a mapping"))) from None
+            raise Raised(s.exception(TypeError(messages.not_a_mapping(mapping.pytype(s))))) from None
         raise
     return [(k, mapping.getitem(s, k)) for k in keys]
 

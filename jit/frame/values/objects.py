@@ -329,7 +329,7 @@ class ObjectValue(Value):
             iterator = self.call_special(s, "__iter__", [])
             if not iterator.has_slot(s, "__next__"):
                 raise Raised(s.exception(TypeError(
-                    f"iter() returned non-iterator of type '{type_name(iterator.pytype(s))}'")))
+                    messages.wrong_result(self.pytype(s), "__iter__", iterator.pytype(s)))))
             return iterator
         if self.has_special(s, "__getitem__") and not self.has_slot(s, "__iter__"):
             return self.by_subscripts(s, 0, 1)
@@ -379,7 +379,7 @@ class ObjectValue(Value):
 
     def truth(self, s: Session) -> bool:
         if self.has_slot(s, "__bool__"):
-            return self.expect(s, "__bool__", bool, "__bool__ should return bool, returned {}").truth(s)
+            return self.expect(s, "__bool__", bool).truth(s)
         if self.has_slot(s, "__len__"):
             return bool(self.length(s) != 0)
         return True
@@ -389,25 +389,24 @@ class ObjectValue(Value):
 
     # -- conversions --------------------------------------------------------------------------------------------
 
-    def expect(self, s: Session, name: str, cls: type, refusal: str) -> Value:
-        """What a special method gives, which has to be of a class. ``refusal``: the text of the TypeError."""
-        result = self.call_special(s, name, [])
+    def expect(self, s: Session, name: str, cls: type, *args: Value) -> Value:
+        """What a special method gives, which has to be of a class."""
+        result = self.call_special(s, name, list(args))
         given = result.pytype(s)
         if not issubclass(given, cls):
-            raise Raised(s.exception(TypeError(refusal.format(type_name(given)))))
+            raise Raised(s.exception(TypeError(messages.wrong_result(self.pytype(s), name, given))))
         return result
 
     def to_int(self, s: Session) -> Value:
         for name in ("__int__", "__index__"):
             if self.has_slot(s, name):
-                number = self.expect(s, name, int, name + " returned non-int (type {})")
+                number = self.expect(s, name, int)
                 return number if number.pytype(s) is int else s.fold(int, [number], {})
         return super().to_int(s)
 
     def to_float(self, s: Session) -> Value:
         if self.has_slot(s, "__float__"):
-            shown = type_name(self.cls)
-            number = self.expect(s, "__float__", float, shown + ".__float__ returned non-float (type {})")
+            number = self.expect(s, "__float__", float)
             return number if number.pytype(s) is float else s.fold(float, [number], {})
         if self.has_slot(s, "__index__"):
             return Constant(self.index(s)).to_float(s)
@@ -433,7 +432,7 @@ class ObjectValue(Value):
     def hashed(self, s: Session) -> Value:
         if not self.user_special(s, "__hash__"):
             return super().hashed(s) if self.has_special(s, "__hash__") else self.unhashable(s)
-        number = self.expect(s, "__hash__", int, "__hash__ method should return an integer").const(s)
+        number = self.expect(s, "__hash__", int).const(s)
         fits = -1 << 63 <= number < 1 << 63 and number != -1
         return Constant(int(number) if fits else hash(number))
 
@@ -448,15 +447,11 @@ class ObjectValue(Value):
                 return self.text(s, "__repr__")
             if not issubclass(self.cls, types.SimpleNamespace):
                 return super().text(s, method)
-        return self.expect(s, method, str, method + " returned non-string (type {})")
+        return self.expect(s, method, str)
 
     def formatted(self, s: Session, spec: Value) -> Value:
         if self.user_special(s, "__format__"):
-            result = self.call_special(s, "__format__", [spec])
-            if not issubclass(result.pytype(s), str):
-                raise Raised(s.exception(TypeError(
-                    f"__format__ must return a str, not {type_name(result.pytype(s))}")))
-            return result
+            return self.expect(s, "__format__", str, spec)
         return super().formatted(s, spec)
 
     def contains(self, s: Session, item: Value) -> bool | None:
@@ -519,7 +514,7 @@ class ObjectValue(Value):
         if not self.has_index(s):
             raise Raised(s.exception(TypeError(
                 f"'{type_name(self.pytype(s))}' object cannot be interpreted as an integer")))
-        return self.expect(s, "__index__", int, "__index__ returned non-int (type {})").index(s)
+        return self.expect(s, "__index__", int).index(s)
 
     def hash_key(self, s: Session) -> SymbolicKey:
         if self.user_special(s, "__hash__") and not _identity_hash(self.cls):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Unsupported
 from ...runtime import facts
+from .. import messages
 from .base import Raised, Value, type_name
 from .constant import Constant
 from .iterators import RangeIterator
@@ -52,8 +53,7 @@ class SliceValue(Value):
                 known.append(p.index(s))
             else:
                 p.pytype(s)
-                raise Raised(s.exception(TypeError(
-                    "slice indices must be integers or None or have an __index__ method")))
+                raise Raised(s.exception(TypeError(messages.NO_SLICE_INDEX)))
         return slice(*known)
 
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
