@@ -5,7 +5,7 @@
 # make doctor   set up and check the compiler's tools, with a cure for each that is missing
 # make clean    remove the environment and build leftovers
 #
-# PYTHON=python3.12     another interpreter (3.11 or 3.12)
+# PYTHON=python3.12     another interpreter (3.11 to 3.15)
 # VENV=none             install nothing: use $(PYTHON) as it is, with the torch that it has
 # PIP_FLAGS=...         more flags for pip, such as --index-url https://download.pytorch.org/whl/cpu
 #                       --extra-index-url https://pypi.org/simple for a torch without CUDA
@@ -38,8 +38,8 @@ setup: $(READY)
 
 check-python:
 	@command -v $(PYTHON) >/dev/null || { echo "jit: no $(PYTHON) on the PATH; say which with PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
-	{ echo "jit: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 or 3.12 is needed: PYTHON=python3.12 make ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 16))' || \
+	{ echo "jit: $(PYTHON) is $$($(PYTHON) -V); Python 3.11 to 3.15 is needed: PYTHON=python3.12 make ..." >&2; exit 1; }
 	@test "$(VENV)" != none || $(PYTHON) -c 'import torch' || \
 	{ echo "jit: VENV=none uses $(PYTHON) as it is, and it lacks the package named above; pip install it there, or leave VENV out" >&2; exit 1; }
 

@@ -153,7 +153,7 @@ KINDS = {
     "async": Reason("An asynchronous generator is called.", "iterate over it outside the compiled function"),
     "not-resumable": Reason("A break at a place from which the function cannot go on: the function runs in eager.",
                             "avoid the break that is recorded before this one"),
-    "python-version": Reason("This version of Python is not supported.", "use Python 3.11 or 3.12"),
+    "python-version": Reason("This version of Python is not supported.", "use Python 3.11 to 3.15"),
     "internal": Reason("The compiler failed on this step.",
                        "report it with the text of the error; jit.disable on the function avoids it"),
 }

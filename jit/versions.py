@@ -2,21 +2,21 @@
 
 Bytecode is another one in each version of Python, and what eager computes changes with PyTorch, so on a version that is
 not in these tables ``jit.compile`` runs functions in eager (``uncompiled.py``), and says so once. With
-``JIT_UNTESTED=1`` a later PyTorch may be tried if it has the private names of ``torch_private.py``, and Python 3.13 to 3.15.
+``JIT_UNTESTED=1`` a later PyTorch may be tried if it has the private names of ``torch_private.py``.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import sysconfig
 from collections.abc import Sequence
 
 import torch
 
 from . import config, torch_private
 
-PYTHON = ((3, 11), (3, 12))
-UNTESTED_PYTHON = ((3, 13), (3, 14), (3, 15))  # whose bytecode is read and written, and not yet what lies behind it
+PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 15))
 TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 
 
@@ -36,11 +36,12 @@ def torch_version() -> tuple:
 
 def python_fault() -> str | None:
     """What is wrong with this Python, or None."""
-    tried = PYTHON + UNTESTED_PYTHON if config.untested else PYTHON
-    if sys.implementation.name != "cpython" or sys.version_info[:2] not in tried:
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in PYTHON:
         return (
             f"{'Python' if sys.implementation.name == 'cpython' else sys.implementation.name} {sys.version.split()[0]} "
             "is not supported")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return f"the free-threaded build of Python {sys.version.split()[0]} is not supported"
     return None
 
 

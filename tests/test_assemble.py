@@ -441,7 +441,7 @@ def test_every_op_encodes_or_says_so():
         if name == "GET_ITER" and ITERATOR_SLOTS > 1:
             assert (got.op, got.arg) == ("LOAD_CONST", iter)
         elif name not in ("END_FOR", "END_SEND", "BINARY_SLICE", "STORE_SLICE", "LOAD_FAST_CHECK",
-                          "GET_YIELD_FROM_ITER") or PY312 and ITERATOR_SLOTS == 1:
+                          "LOAD_FAST_AND_CLEAR", "GET_YIELD_FROM_ITER") or PY312 and ITERATOR_SLOTS == 1:
             assert got.op in (name, *(["LOAD_FAST"] if name == "LOAD_CLOSURE" else [])) and got.arg == arg
     only = {n for n, row in OPS.items() if sys.version_info[:2] not in row.versions}
     assert set(missing) <= only

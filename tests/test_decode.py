@@ -98,6 +98,8 @@ def test_jumps_and_constants_agree_with_dis():
                 continue  # may be the keywords of a call
             index = decoded.index_at(original.offset)
             instr = decoded.instructions[index]
+            if original.opname == "PUSH_NULL" and instr.op == "CALL_FUNCTION_EX":
+                continue  # in the place of keyword arguments
             if PY313 and original.opname in ("POP_TOP", "POP_ITER") and decoded.instructions[index - 1].op == "END_FOR":
                 continue  # a part of it
             assert instr.offset == original.offset

@@ -66,8 +66,11 @@ def run(before: str, program: str = PROGRAM, **variables):
     ("torch.__version__ = '3.0.0a0'", "torch 3.0.0a0 was not tested"),
     ("torch.__version__ = '2.10.1'", "torch 2.10.1 is too old"),
     ("torch.__version__ = 'git-main'", "torch git-main is too old"),
-    ("sys.version_info = (3, 13, 0, 'final', 0); sys.version = '3.13.0 (main)'", "Python 3.13.0 is not supported"),
-    ("sys.version_info = (3, 15, 1, 'final', 0); sys.version = '3.15.1 (main)'", "Python 3.15.1 is not supported"),
+    ("sys.version_info = (3, 10, 9, 'final', 0); sys.version = '3.10.9 (main)'", "Python 3.10.9 is not supported"),
+    ("sys.version_info = (3, 16, 0, 'final', 0); sys.version = '3.16.0 (main)'", "Python 3.16.0 is not supported"),
+    ("import sysconfig; get = sysconfig.get_config_var\n"
+     "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else get(name)",
+     "the free-threaded build of Python"),
     ("del torch._C._dispatch_keys", "lacks torch._C._dispatch_keys"),
     ("del torch.overrides._get_current_function_mode_stack", "lacks torch.overrides._get_current_function_mode_stack"),
 ])

@@ -14,7 +14,8 @@ import pytest
 
 from jit import errors
 from jit.frame.assemble import function_from
-from jit.frame.decode import VERSION, decode
+from jit.frame.cpython import VERSION
+from jit.frame.decode import decode
 from jit.frame.resume import make_prefix, make_resume
 
 # --- what the interpreter's frame holds ----------------------------------------------------------------------------

@@ -182,7 +182,8 @@ _op("BUILD_INTERPOLATION", "value text [spec] -> interpolation", lambda n: 2 + (
 _op("BUILD_TEMPLATE", "strings interpolations -> template", 2, 1, versions=FROM_314)
 
 # Functions and calls.
-_op("MAKE_FUNCTION", "[defaults] [kwdefaults] [annotations or what makes them] [closure] code -> function", lambda a: 1 + len(a), 1,
+_op("MAKE_FUNCTION", "[defaults] [kwdefaults] [annotations or what makes them] [closure] code -> function",
+    lambda a: 1 + len(a), 1,
     "tuple of those of 'defaults' 'kwdefaults' 'annotations' (or 'annotate') 'closure' that are on the stack")
 _op("CALL", "NULL callable args... -> value | method self args... -> value", lambda a: a[0] + 2, 1,
     "(number of args, the keyword ones too; tuple of the keywords' names)")
@@ -213,7 +214,8 @@ _op("GET_YIELD_FROM_ITER", "iterable -> iterator", 1, 1)
 _op("SEND", "receiver value -> receiver yielded; jump: receiver value -> receiver result", ITERATOR_SLOTS + 1,
     ITERATOR_SLOTS + 1, flow=BRANCH, keeps=ITERATOR_SLOTS)
 _op("END_SEND", "receiver value -> value", ITERATOR_SLOTS + 1, 1)
-_op("CLEANUP_THROW", "receiver sent exception -> None result", ITERATOR_SLOTS + 2, ITERATOR_SLOTS + 1, versions=FROM_312, supported=False)
+_op("CLEANUP_THROW", "receiver sent exception -> None result", ITERATOR_SLOTS + 2, ITERATOR_SLOTS + 1,
+    versions=FROM_312, supported=False)
 _op("GET_AWAITABLE", "obj -> awaitable", 1, 1, "0, or 1 in async-with enter, 2 in its exit", supported=False)
 _op("GET_AITER", "obj -> async iterator", 1, 1, supported=False)
 _op("GET_ANEXT", "aiter -> aiter awaitable", 1, 2, supported=False)
@@ -232,8 +234,8 @@ _op("PREP_RERAISE_STAR", "original list -> exception|None", 2, 1)
 _op("BEFORE_WITH", "manager -> __exit__ result-of-__enter__", 1, 2, versions=UNTIL_313)
 _op("LOAD_SPECIAL", "obj -> method self | callable NULL", 1, 2, "name of the method that its class has",
     versions=FROM_314)
-_op("WITH_EXCEPT_START", "__exit__ lasti previous exception -> __exit__ lasti previous exception result", EXIT_SLOTS + 3,
-    EXIT_SLOTS + 4, keeps=EXIT_SLOTS + 3)
+_op("WITH_EXCEPT_START", "__exit__ lasti previous exception -> __exit__ lasti previous exception result",
+    EXIT_SLOTS + 3, EXIT_SLOTS + 4, keeps=EXIT_SLOTS + 3)
 
 # Pattern matching.
 _op("MATCH_CLASS", "subject type names -> tuple|None", 3, 1, "n: positional patterns")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _said(operation: Callable, *args: object) -> str:
     try:
         operation(*args)
-    except Exception as error:
+    except (AttributeError, TypeError, ValueError) as error:
         return str(error)
     return ""
 
@@ -33,7 +33,7 @@ class _Absent:
 
 
 def _unpacked() -> None:
-    one, other = [1, 2, 3]
+    _one, _other = [1, 2, 3]
 
 
 _SLOTTED = _Slotted()

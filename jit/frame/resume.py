@@ -22,7 +22,7 @@ from .. import errors
 from ..runtime.names import Name, Naming, Unnameable, Value, calling, rule
 from . import encode as _encode
 from .canonical import JUMP, OPS, STOP, Instr
-from .decode import VERSION, decode
+from .decode import decode
 
 if TYPE_CHECKING:
     from .decode import CanonicalCode
@@ -156,11 +156,7 @@ def make_resume(code: types.CodeType, index: int, locals_: list, stack_depth: in
         if nulls[i]:
             out.append(Instr("PUSH_NULL", **place))
             continue
-        if VERSION >= (3, 12):
-            out.append(Instr("LOAD_FAST_AND_CLEAR", f"{STACK_PREFIX}{i}", **place))
-        else:
-            out.append(Instr("LOAD_FAST", f"{STACK_PREFIX}{i}", **place))
-            out.append(Instr("DELETE_FAST", f"{STACK_PREFIX}{i}", **place))
+        out.append(Instr("LOAD_FAST_AND_CLEAR", f"{STACK_PREFIX}{i}", **place))
         if i in handled:
             out += [Instr("PUSH_EXC_INFO", **place), Instr("POP_TOP", **place)]
     kept = _reachable(decoded.instructions, index)

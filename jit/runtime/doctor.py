@@ -108,7 +108,7 @@ def _frame_hook() -> str:
     if status == "not built":
         raise Problem("the frame evaluation hook was not built for this interpreter: functions that graph breaks reach "
                       "through C code run in eager",
-                      "install the Python development files of CPython 3.11 or 3.12, with their internal headers",
+                      "install the Python development files of this CPython, with their internal headers",
                       fatal=False)
     if status == "taken":
         raise Problem("another tool has the frame evaluation hook: functions that graph breaks reach through C code "

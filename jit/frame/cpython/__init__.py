@@ -1,4 +1,4 @@
-"""What differs between versions of CPython in bytecode: a row per version, in a file of its own, made from the row of
+"""What differs between versions of CPython: a row per version, in a file of its own, made from the row of
 the version before it. Only the row of the running interpreter is read."""
 
 from __future__ import annotations

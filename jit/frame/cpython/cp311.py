@@ -38,10 +38,14 @@ ROW = Row(
         "BINARY_SLICE": lambda arg: (("BUILD_SLICE", 2), ("BINARY_SUBSCR", None)),
         "STORE_SLICE": lambda arg: (("BUILD_SLICE", 2), ("STORE_SUBSCR", None)),
         "LOAD_FAST_CHECK": lambda arg: (("LOAD_FAST", arg),),
+        "LOAD_FAST_AND_CLEAR": lambda arg: (("LOAD_FAST", arg), ("DELETE_FAST", arg)),  # of a bound variable
     },
     directed=True,
     tests=None,
     jump_or_pop=True,
     end_for=None,
     yields=lambda arg: 0,
+    throws_into_delegates=True,
+    sorts_by_truth=False,
+    subset_looks_up=False,
 )

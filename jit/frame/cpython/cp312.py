@@ -51,4 +51,7 @@ ROW = dataclasses.replace(
     jump_or_pop=False,
     end_for="END_FOR",
     yields=lambda arg: arg or 0,
+    throws_into_delegates=False,
+    sorts_by_truth=True,
+    subset_looks_up=True,
 )

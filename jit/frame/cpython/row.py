@@ -1,4 +1,4 @@
-"""The fields of a version's row."""
+"""The fields of a version's row: bytecode first, and then what captured code can tell of the interpreter's C."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ class Row:
         jump_or_pop: JUMP_IF_TRUE_OR_POP and JUMP_IF_FALSE_OR_POP are there.
         end_for: what an exhausted FOR_ITER has to jump to, or None for anything.
         yields: what YIELD_VALUE is given, of the canonical argument.
+        throws_into_delegates: ``generator.throw`` itself ends a ``yield from`` whose delegate has come to its end by
+            it, and no CLEANUP_THROW does.
+        sorts_by_truth: ``list.sort`` takes the truth of ``reverse``, and not its value as a C int.
+        subset_looks_up: ``set.issubset`` looks up the elements of what is no set, and makes none of them.
     """
 
     version: tuple[int, int]
@@ -72,3 +76,6 @@ class Row:
     jump_or_pop: bool
     end_for: str | None
     yields: Callable[[int | None], int]
+    throws_into_delegates: bool
+    sorts_by_truth: bool
+    subset_looks_up: bool

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Callable
 
 
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import protocols
+from ..cpython import ROW
 from ..operators import BINARY, COMPARE, DIVMOD
 from ..tables import add_forbidden, add_pure, on_call
 from ..values.base import Raised, Value, type_name
@@ -234,7 +234,7 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
     """-> (the values as ``list.sort`` leaves them, the program's exception that ended it or None)."""
     backwards = False
     if reverse is not None:
-        backwards = reverse.truth(s) if sys.version_info >= (3, 12) else bool(c_int(s, reverse))
+        backwards = reverse.truth(s) if ROW.sorts_by_truth else bool(c_int(s, reverse))
     if key is not None and not key.is_none:
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:

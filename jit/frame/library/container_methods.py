@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Callable
 from ...errors import Unsupported
 from .. import messages, protocols
 from ..operators import BINARY, COMPARE, INPLACE
-from ..decode import VERSION
+from ..cpython import ROW
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.numbers import integer
@@ -594,6 +594,6 @@ def set_issuperset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Consta
 @method(set, "issubset")
 @method(frozenset, "issubset")
 def set_issubset(v, s: Session, a: list[Value], k: dict[str, Value]) -> Constant:
-    if a[0].builtin not in (set, frozenset) and VERSION >= (3, 12):
+    if a[0].builtin not in (set, frozenset) and ROW.subset_looks_up:
         return Constant(len(_common(s, v, a[0]).entries) == len(v.load(s)))
     return Constant(set(v.load(s)) <= set(SetValue.of(s, a[0].items_list(s)).entries))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
-from ..cpython import ITERATOR_SLOTS, VERSION
+from ..cpython import ITERATOR_SLOTS, ROW
 from ..decode import decode
 from ..executor import NULL, Frame, Returned, Yielded
 from .constant import Previous
@@ -204,7 +204,7 @@ class GeneratorValue(IteratorValue):
             except Raised as raised:
                 error = raised.value
                 # Later versions do this by CLEANUP_THROW.
-                if VERSION < (3, 12) and s.is_exception(error, StopIteration):
+                if ROW.throws_into_delegates and s.is_exception(error, StopIteration):
                     frame.pop()
                     frame.push(error.getattr(s, "value"))
                     frame.pc = frame.instructions[frame.pc - 2].target

@@ -12,7 +12,7 @@ from ...runtime import facts
 from .. import messages
 from .. import source as src
 from ..protocols import same_or_equal
-from .base import Raised, Value, type_name
+from .base import Raised, Value
 from .constant import Constant
 from .iterators import DictIterator
 from .objects import DELETED, ObjectValue

@@ -1,5 +1,5 @@
-// What tells that a dict is as it was: a word of memory that is another one after each change. Up to CPython 3.12 a dict
-// has such a word of its own. From 3.13 on there is a word of ours for each dict that is looked at, which the
+// What tells that a dict is as it was: a word of memory that is another one after each change. Up to CPython 3.12 a
+// dict has such a word of its own. From 3.13 on there is a word of ours for each dict that is looked at, which the
 // interpreter has us change (a dict watcher): it costs whoever writes to a
 // watched dict a call, so that the interpreter's word is used where there is one.
 #pragma once

@@ -132,8 +132,7 @@ bool serve(RegionObject* region, _PyInterpreterFrame* frame, PyObject** result) 
   }
   if (!dispatcher) return false;
   Py_ssize_t n = local_count(frames::code_of(frame));
-  PyObject* closure =
-      cells ? reinterpret_cast<PyFunctionObject*>(frames::function_of(frame))->func_closure : nullptr;
+  PyObject* closure = cells ? reinterpret_cast<PyFunctionObject*>(frames::function_of(frame))->func_closure : nullptr;
   Py_ssize_t free = closure ? PyTuple_GET_SIZE(closure) : 0;
   std::vector<PyObject*> values(free + n + 1);
   for (Py_ssize_t i = 0; i < free; ++i) values[i] = PyTuple_GET_ITEM(closure, i);
@@ -419,10 +418,10 @@ PyObject* py_quiet_code(PyObject*, PyObject* code) {
 
 PyObject* py_status(PyObject*, PyObject*) {
   return PyUnicode_FromString(!JIT_KNOWS_FRAMES ? "not built"
-                              : taken()       ? "taken"
-                              : !enabled      ? "off"
-                              : current       ? "armed"
-                                              : "ready");
+                              : taken()         ? "taken"
+                              : !enabled        ? "off"
+                              : current         ? "armed"
+                                                : "ready");
 }
 
 PyObject* py_enable(PyObject*, PyObject* value) {

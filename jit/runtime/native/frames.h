@@ -1,5 +1,5 @@
-// The interpreter's frames, as far as the frame hook and the state of generators need them: what runs, its variables and
-// its stack, where it stands, and how it is left. All that differs between versions of CPython is here.
+// The interpreter's frames, as far as the frame hook and the state of generators need them: what runs, its variables
+// and its stack, where it stands, and how it is left. All that differs between versions of CPython is here.
 #pragma once
 
 #include "common.h"

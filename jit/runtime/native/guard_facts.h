@@ -231,9 +231,9 @@ struct Snapshot {
   std::vector<int32_t> anchors;  // the steady accessors that those start from
   std::vector<Ref> passing;      // what unsteady accessors gave, for this call alone
   bool reads_abstract_classes = false;
-  int64_t abstract_classes = 0;  // registrations at the time
+  int64_t abstract_classes = 0;        // registrations at the time
   bool steady = dict_versions_tell();  // false when others depend on an unsteady accessor too: each call walks
-  bool dead = false;             // something that the program refers to weakly has died
+  bool dead = false;                   // something that the program refers to weakly has died
 
   void hold(PyObject* o) { keep.push_back(Ref::share(o)); }
 
