@@ -16,7 +16,8 @@ Conventions, the same on every version:
 * A finished SEND keeps its receiver below the result and jumps to an END_SEND, which drops the receiver.
 * A jump has its target as an instruction index in ``Instr.target``; its ``arg`` is None.
 * An exception goes to ``Instr.handler`` = (index, depth, push_lasti): the stack is cut to ``depth`` slots, then the
-  raising instruction's code unit (a number that only RERAISE may use, only with push_lasti) and the exception are pushed.
+  raising instruction's code unit (only with push_lasti; a number that only RERAISE may use) and the exception are
+  pushed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""CPython 3.14: special methods of ``with`` looked up one by one, a loop's iterator popped by an instruction of its own,
-constants without a place in the table, borrowed local variables, templates, functions that make annotations."""
+"""CPython 3.14: special methods of ``with`` looked up one by one, a loop's iterator popped by an instruction of its
+own, constants without a place in the table, borrowed local variables, templates, functions that make annotations."""
 
 from __future__ import annotations
 
