@@ -155,7 +155,8 @@ def dict_merge(f: Frame, i: Instr) -> None:
     repeated = next((k for k in dict_of_pairs(f.s, pairs).entries if k in present), None)
     if repeated is not None:
         callee = f.stack[-i.arg - (2 if NULL_FIRST else 3)]
-        raise Raised(f.s.exception(TypeError(f"{_shown(callee)} got multiple values for keyword argument {repeated!r}")))
+        text = f"{_shown(callee)} got multiple values for keyword argument {repeated!r}"
+        raise Raised(f.s.exception(TypeError(text)))
     for key, value in pairs:
         target.plain_setitem(f.s, key, value)
 
