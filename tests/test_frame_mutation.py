@@ -41,6 +41,16 @@ def dict_items(x, d):
     return list(d), x
 
 
+@case(lambda: [(ONES, O()), (ONES, O())])
+def methods_of_what_was_made(x, o):
+    log, table = [], {}
+    o.add, o.put = log.append, table.setdefault
+    print("a break")
+    o.add(3)
+    o.put(1, 2)
+    return x * len(log) + len(table), o.add.__self__ is log, o.put.__self__ is table, log
+
+
 @case(lambda: [(ONES, [1], [2]), (ONES, [], []), (ONES, *[[1]] * 2)])
 def aliased_lists(x, a, b):
     a += b

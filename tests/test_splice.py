@@ -2,12 +2,12 @@
 original."""
 
 import pytest
+from code_harness import make_prefix
 
 from jit import errors
 from jit.frame.assemble import Assembler, function_from
 from jit.frame.cpython import NULL_FIRST
 from jit.frame.decode import decode
-from jit.frame.resume import make_prefix
 from jit.frame.splice import BreakFrame, _NOT_HERE, emit_break
 
 from test_resume import CASES, Manager, matching, outcome, visits

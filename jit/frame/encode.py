@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import opcode
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .canonical import Instr
 from .cpython import NULL_FIRST, ROW, VERSION
@@ -128,7 +128,7 @@ def _intrinsic(arity, name: str):
     return getattr(opcode, f"_intrinsic_{arity}_descs").index("INTRINSIC_" + name)
 
 
-def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
+def _raws(encoder: Encoder, instructions: list[Instr], paired: Mapping[str, int]) -> tuple:
     """(raw instructions, index of the first one of every canonical instruction, and one past the last)."""
     targets = {i.target for i in instructions} | {i.handler[0] for i in instructions if i.handler}
     raws: list = []
@@ -137,7 +137,7 @@ def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
     def follows(i: int, op: str) -> bool:
         return i + 1 < len(instructions) and i + 1 not in targets and instructions[i + 1].op == op
 
-    fused = False  # a PUSH_NULL waits for the LOAD_GLOBAL after it, or is part of the one before it
+    fused = False  # a PUSH_NULL waits for the LOAD_GLOBAL after it, or is part of what is before it
     for i, instr in enumerate(instructions):
         starts.append(len(raws))
         op, arg = instr.op, instr.arg
@@ -145,6 +145,9 @@ def _raws(encoder: Encoder, instructions: list[Instr]) -> tuple:
             raws.extend(_jump(instructions, i, instr))
         elif op == "PUSH_NULL" and (follows(i, "LOAD_GLOBAL") if NULL_FIRST else fused):
             fused = NULL_FIRST
+        elif op in paired and follows(i, "PUSH_NULL"):
+            fused = True
+            raws.append(Raw("GET_ITER", paired[op], instr))
         elif op == "LOAD_GLOBAL":
             fused = fused if NULL_FIRST else follows(i, "PUSH_NULL")
             raws.append(Raw(op, encoder.name(arg) << 1 | fused, instr))
@@ -298,7 +301,8 @@ def _exception_table(instructions: list[Instr], starts: list[int], offsets: list
 def encode(instructions: list[Instr], *, name: str, filename: str, varnames: Sequence[str] = (),
            cellvars: Sequence[str] = (), freevars: tuple[str, ...] = (), argcount: int = 0, posonly: int = 0,
            kwonly: int = 0, flags: int = CO_OPTIMIZED | CO_NEWLOCALS, qualname: str | None = None, first_line: int = 1,
-           doc: str | None = None, offsets: list | None = None) -> types.CodeType:
+           doc: str | None = None, offsets: list | None = None,
+           paired: bool = True) -> types.CodeType:
     """A code object that runs the canonical ``instructions``.
 
     Args:
@@ -307,13 +311,14 @@ def encode(instructions: list[Instr], *, name: str, filename: str, varnames: Seq
         varnames: the parameters in CPython's order and any further locals; locals that only instructions name are
             added.
         offsets: a list to be filled with the byte offset of every instruction.
+        paired: a GET_ITER may leave what no variable can hold, where the version does so.
 
     Raises:
         EncodeError: for what the running CPython cannot express.
     """
     encoder = Encoder(varnames, cellvars, freevars, doc)
     encoder.place_variables(instructions)
-    raws, starts = _raws(encoder, instructions)
+    raws, starts = _raws(encoder, instructions, ROW.paired if paired else {})
     places = _place(raws, starts)
     if doc is not None:
         flags |= ROW.has_docstring

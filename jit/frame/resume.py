@@ -1,4 +1,4 @@
-"""Continuing a function in the middle: resume functions, and the prefixes that stop there.
+"""Continuing a function in the middle: resume functions.
 
 A resume function takes the state of a frame just before one instruction (live locals and the stack's values as
 parameters, cells as its closure), puts the stack back and jumps to that instruction. The instructions are the
@@ -123,8 +123,8 @@ def make_resume(code: types.CodeType, index: int, locals_: list, stack_depth: in
             follows has lost its first parameter.
     """
     decoded = decode(code)
-    index = _normal(decoded, index)
-    depth = _check(code, decoded, index, stack_depth)
+    index = normal(decoded, index)
+    depth = check(code, decoded, index, stack_depth)
     nulls = [bool(n) for n in null_mask] + [False] * (depth - len(null_mask))
     cells = code.co_cellvars + code.co_freevars
     if any(n in cells for n in locals_):
@@ -159,11 +159,11 @@ def make_resume(code: types.CodeType, index: int, locals_: list, stack_depth: in
         out.append(Instr("LOAD_FAST_AND_CLEAR", f"{STACK_PREFIX}{i}", **place))
         if i in handled:
             out += [Instr("PUSH_EXC_INFO", **place), Instr("POP_TOP", **place)]
-    kept = _reachable(decoded.instructions, index)
+    kept = reachable(decoded.instructions, index)
     moved = {old: len(out) + 1 + k for k, old in enumerate(kept)}
     out.append(Instr("JUMP", target=moved[index], **place))
     unbound = set(decoded.names) - set(names) - set(cells)
-    out += _relocated(decoded.instructions, kept, moved, unbound)
+    out += relocated(decoded.instructions, kept, moved, unbound)
 
     return _resume(code, out, names, cells, params)
 
@@ -177,49 +177,12 @@ def _resume(code: types.CodeType, instructions: list[Instr], names: list[str], c
     return Resume(new, tuple(params), cells)
 
 
-def make_prefix(code: types.CodeType, index: int, locals_: list, null_mask: list[bool] = ()) -> types.CodeType:
-    """Code with the signature of ``code`` that stops when it first gets to canonical instruction ``index``.
-
-    It returns (values of ``locals_``, cells in the order of ``co_cellvars + co_freevars``, stack values without the
-    NULLs of ``null_mask``), each a tuple. An exception being handled there stays the thread's current one, as the
-    resume function expects. Where the original does not get to ``index``, neither does this.
-    """
-    decoded = decode(code)
-    index = _normal(decoded, index)
-    depth = _check(code, decoded, index, None)
-    nulls = [bool(n) for n in null_mask] + [False] * (depth - len(null_mask))
-    cells = code.co_cellvars + code.co_freevars
-    where = decoded.instructions[index]
-
-    def step(op: str, arg: int | str | None = None) -> Instr:
-        return Instr(op, arg, line=where.line, positions=where.positions)
-
-    # STORE_FAST takes NULL too, which POP_TOP does not.
-    stop = [step("STORE_FAST", f"{STACK_PREFIX}{i}") for i in reversed(range(depth))]
-    slots = [i for i in range(depth) if not nulls[i]]
-    for op, names in (("LOAD_FAST", list(locals_)), ("LOAD_CLOSURE", cells),
-                      ("LOAD_FAST", [f"{STACK_PREFIX}{i}" for i in slots])):
-        stop += [step(op, n) for n in names] + [step("BUILD_TUPLE", len(names))]
-    stop += [step("BUILD_TUPLE", 3), step("RETURN_VALUE")]
-
-    kept = _reachable(decoded.instructions, 0, stop=index)
-    before, after = [i for i in kept if i < index], [i for i in kept if i > index]
-    moved = {old: k for k, old in enumerate(before)}
-    moved[index] = len(before)
-    moved.update((old, len(before) + len(stop) + k) for k, old in enumerate(after))
-    out = _relocated(decoded.instructions, before, moved) + stop + _relocated(decoded.instructions, after, moved)
-    return _encode.encode(out, name=code.co_name, filename=code.co_filename, varnames=code.co_varnames,
-                          cellvars=code.co_cellvars, freevars=code.co_freevars, argcount=code.co_argcount,
-                          posonly=code.co_posonlyargcount, kwonly=code.co_kwonlyargcount, flags=code.co_flags,
-                          qualname=code.co_qualname, first_line=code.co_firstlineno)
-
-
-def _normal(decoded: CanonicalCode, index: int) -> int:
+def normal(decoded: CanonicalCode, index: int) -> int:
     """The index to stop at: a FOR_ITER lands behind the END_FOR that it names."""
     return index + 1 if decoded.instructions[index].op == "END_FOR" else index
 
 
-def _check(code: types.CodeType, decoded: CanonicalCode, index: int, stack_depth: int | None) -> int:
+def check(code: types.CodeType, decoded: CanonicalCode, index: int, stack_depth: int | None) -> int:
     where = (code.co_filename, decoded.instructions[index].line, code.co_name)
     if code.co_flags & _NOT_FRAMES:
         raise errors.Unsupported("a generator or coroutine cannot be resumed from the outside", where=where,
@@ -236,7 +199,7 @@ def _check(code: types.CodeType, decoded: CanonicalCode, index: int, stack_depth
     return depth
 
 
-def _reachable(instructions: list[Instr], start: int, stop: int | None = None) -> list:
+def reachable(instructions: list[Instr], start: int, stop: int | None = None) -> list:
     """Indices of the instructions that can run from ``start`` on, in order; none is followed beyond ``stop``."""
     seen, work = set(), [start]
     while work:
@@ -257,7 +220,7 @@ def _reachable(instructions: list[Instr], start: int, stop: int | None = None) -
     return sorted(seen)
 
 
-def _relocated(instructions: list[Instr], kept: list[int], moved: dict[int, int],
+def relocated(instructions: list[Instr], kept: list[int], moved: dict[int, int],
                unbound: Collection[str] = frozenset()) -> list:
     """Copies of the ``kept`` instructions with targets and handlers at their new places.
 

@@ -25,6 +25,7 @@ ROW = Row(
     no_end_send=True,
     pops_loop=None,
     iterator_slots=1,
+    paired={},
     exit_slots=1,
     always_kwargs=False,
     import_bits=0,

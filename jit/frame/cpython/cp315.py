@@ -22,7 +22,8 @@ def _iterator(t: Tables, arg: int) -> Steps:
 
 
 def _calling(function: object) -> Steps:
-    """A call with the value on top. GET_ITER itself may leave a list and a position, which no variable can hold."""
+    """A call with the value on top, where nothing pushes the second slot: GET_ITER itself may leave a list and a
+    position, which no variable can hold."""
     return ("LOAD_CONST", function), ("SWAP", 2), ("CALL", 0)
 
 
@@ -30,6 +31,7 @@ ROW = dataclasses.replace(
     cp314.ROW,
     version=(3, 15),
     iterator_slots=2,
+    paired={"GET_ITER": 0, "GET_YIELD_FROM_ITER": 3},
     reads={
         **cp314.ROW.reads,
         "GET_ITER": _iterator,

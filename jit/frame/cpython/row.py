@@ -35,6 +35,7 @@ class Row:
         pops_loop: what follows an END_FOR and is a part of it: a finished FOR_ITER skips the two, or does their work.
         iterator_slots: stack slots of the iterator of a loop or of a ``yield from``. The second one is NULL (or, in
             frames of the interpreter's own, the position in a list or tuple that stands in the first).
+        paired: canonical op -> the argument of the GET_ITER that it and a PUSH_NULL behind it are together.
         exit_slots: stack slots of what leaves a ``with`` block: a method and its self (or a callable and NULL) where
             there are two.
         always_kwargs: CALL_FUNCTION_EX takes keyword arguments, or NULL, each time.
@@ -63,6 +64,7 @@ class Row:
     no_end_send: bool
     pops_loop: str | None
     iterator_slots: int
+    paired: Mapping[str, int]
     exit_slots: int
     always_kwargs: bool
     import_bits: int

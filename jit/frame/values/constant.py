@@ -274,7 +274,7 @@ class PureMethod(Value):
         return s.fold(getattr(self.owner.const(s), self.name), args, kwargs)
 
     def emit(self, e: Emitter) -> None:
-        self.owner.emit(e)
+        e.load(self.owner)
         e.load_attr(self.name)
 
     def describe(self) -> str:

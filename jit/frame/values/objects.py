@@ -739,7 +739,7 @@ class BuiltinMethod(Value):
         return Constant(same == op.equality)
 
     def emit(self, e: Emitter) -> None:
-        self.owner.emit(e) if not e.memoised(self.owner) else e.load(self.owner)
+        e.load(self.owner)
         e.load_attr(self.raw.__name__)
 
     def describe(self) -> str:
