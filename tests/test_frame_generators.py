@@ -1,6 +1,7 @@
 """Generators that come into a captured frame half-way, or leave it: they are followed, and stand afterwards where eager
 leaves them."""
 
+import collections
 import contextlib
 import gc
 import inspect
@@ -732,3 +733,24 @@ def test_a_loop_that_runs_to_its_end_is_resumed():
     jit.reset()
     assert torch.equal(jit.compile(f, backend="eager")(torch.ones(2)), torch.ones(2) + 3) and left == [3]
     assert not any(b.whole_frame for b in jit.explain(f)(torch.ones(2)).break_reasons)
+
+
+@pytest.mark.parametrize("items", [[1, 2, 3, 4], (1, 2, 3, 4), "1234", b"1234", range(1, 5), {1: 0, 2: 0, 3: 0, 4: 0},
+                                   bytearray(b"1234"), memoryview(b"1234"), frozenset({1, 2, 3, 4}),
+                                   collections.deque([1, 2, 3, 4])], ids=lambda v: type(v).__name__)
+def test_a_real_generator_in_the_middle_of_a_loop(items):
+    def numbers():
+        for item in items:
+            for again in items:
+                if again == item:
+                    yield int(item)
+
+    def f(x, it):
+        return x * next(it)
+
+    compiled = jit.compile(f)
+    for _ in range(2):
+        mine, theirs = numbers(), numbers()
+        next(mine), next(theirs)
+        assert torch.equal(compiled(torch.ones(2), mine), f(torch.ones(2), theirs))
+        assert list(mine) == list(theirs)

@@ -123,20 +123,22 @@ def _run(commands: list[list[str]], jobs: int) -> None:
                 if process.poll() is None:
                     continue
                 running.remove(item)
-                if process.returncode:
-                    log.seek(0)
-                    text = log.read()
-                    raise CompileError(
-                        f"the native runtime did not build (exit status {process.returncode}).\ncommand: "
-                        f"{' '.join(cmd)}\n{text[-8000:]}\n"
-                        "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
-                        "`python -m jit doctor` checks both."
-                    )
+                with log:
+                    if process.returncode:
+                        log.seek(0)
+                        text = log.read()
+                        raise CompileError(
+                            f"the native runtime did not build (exit status {process.returncode}).\ncommand: "
+                            f"{' '.join(cmd)}\n{text[-8000:]}\n"
+                            "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
+                            "`python -m jit doctor` checks both."
+                        )
             time.sleep(0.02)
     finally:
-        for _, process, _ in running:
+        for _, process, log in running:
             process.kill()
             process.wait()
+            log.close()
 
 
 def _check_owner(folder: str) -> None:

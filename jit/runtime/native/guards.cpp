@@ -1,7 +1,7 @@
 // Guard programs: accessors that walk from roots to objects, and checks on what they reach.
 //
 // Checks on locals run on every call. Facts reached from constant roots (module trees, globals, closures, classes) are
-// watched: one successful walk records the version tag of every dict and type it has read, the contents of lists, and
+// watched: one successful walk records the version of every dict and type it has read, the contents of lists, and
 // the addresses of the pointers it has followed. As long as those are unchanged the facts hold, and all that was read
 // is alive, though nothing here keeps it so. A changed dict or type is first looked at for the names that were read
 // (stores to others, and same-value stores, only move the recorded tag); anything else leads to a new walk.
