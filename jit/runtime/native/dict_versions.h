@@ -37,7 +37,10 @@ class DictVersion {
   struct Word;
 
  public:
-  explicit DictVersion(PyObject* d) {
+  explicit DictVersion(PyObject* d) : DictVersion(d, !inline_values_tell()) {}
+  // `detached`: see detach.
+  DictVersion(PyObject* d, bool detached) {
+    if (detached && reinterpret_cast<PyDictObject*>(d)->ma_values) detach(d);
     auto& known = words()[d];
     word_ = known.lock();
     if (word_) return;
@@ -50,6 +53,8 @@ class DictVersion {
   // Whether the dict, one that lies where that of the word lay, is that of the word.
   bool of(PyObject* d) const { return word_->dict == d; }
 
+  static bool inline_values_tell();
+
   // The interpreter's number of our watcher; -1 where it has none left.
   static int watcher() {
     static int number = [] {
@@ -61,6 +66,12 @@ class DictVersion {
   }
 
  private:
+  // Has an instance's dict take over the values that lie in the instance, as it does for a key that is no str.
+  static void detach(PyObject* d) {
+    Ref key = Ref::steal(PyObject_CallNoArgs((PyObject*)&PyBaseObject_Type));
+    if (!key || PyDict_SetItem(d, key.get(), Py_None) != 0 || PyDict_DelItem(d, key.get()) != 0) PyErr_Clear();
+  }
+
   struct Word {
     uint64_t version = 1;
     PyObject* dict = nullptr;  // null once it is gone
@@ -92,29 +103,37 @@ class DictVersion {
   std::shared_ptr<Word> word_;
 };
 
-// Whether a change of a dict is told of, those by attributes of an instance too: CPython 3.13.0 keeps these to itself.
-bool dict_versions_tell() {
-  static bool tell = [] {
-    if (DictVersion::watcher() < 0) return false;
-    Ref arguments = Ref::steal(Py_BuildValue("(s(){})", "probe")), one = Ref::steal(PyLong_FromLong(1000001));
-    Ref cls = arguments ? Ref::steal(PyObject_Call((PyObject*)&PyType_Type, arguments.get(), nullptr)) : Ref();
-    Ref object = cls ? Ref::steal(PyObject_CallNoArgs(cls.get())) : Ref();
-    bool ok = false;
-    if (object && one && PyObject_SetAttrString(object.get(), "a", Py_None) == 0) {
-      PyObject** place = _PyObject_GetDictPtr(object.get());
-      if (place && *place) {
-        DictVersion version(*place);
-        auto changes = [&](const char* name) {
-          uint64_t before = *version.word();
-          return PyObject_SetAttrString(object.get(), name, one.get()) == 0 && *version.word() != before;
-        };
-        bool written = changes("a"), added = changes("b");
-        ok = written && added;
-      }
+// Whether a change of an instance's dict by its attributes is told of. `detached`: of one whose values lie in the dict.
+bool attributes_tell(bool detached) {
+  if (DictVersion::watcher() < 0) return false;
+  Ref arguments = Ref::steal(Py_BuildValue("(s(){})", "probe")), one = Ref::steal(PyLong_FromLong(1000001));
+  Ref cls = arguments ? Ref::steal(PyObject_Call((PyObject*)&PyType_Type, arguments.get(), nullptr)) : Ref();
+  Ref object = cls ? Ref::steal(PyObject_CallNoArgs(cls.get())) : Ref();
+  bool ok = false;
+  if (object && one && PyObject_SetAttrString(object.get(), "a", Py_None) == 0) {
+    PyObject** place = _PyObject_GetDictPtr(object.get());
+    if (place && *place) {
+      DictVersion version(*place, detached);
+      auto changes = [&](const char* name) {
+        uint64_t before = *version.word();
+        return PyObject_SetAttrString(object.get(), name, one.get()) == 0 && *version.word() != before;
+      };
+      bool written = changes("a"), added = changes("b");
+      ok = written && added;
     }
-    if (PyErr_Occurred()) PyErr_Clear();
-    return ok;
-  }();
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return ok;
+}
+
+// CPython 3.13.0 keeps changes of values that lie in an instance, and not in its dict, to itself.
+bool DictVersion::inline_values_tell() {
+  static bool tell = attributes_tell(false);
+  return tell;
+}
+
+bool dict_versions_tell() {
+  static bool tell = DictVersion::inline_values_tell() || attributes_tell(true);
   return tell;
 }
 
