@@ -126,7 +126,7 @@ def make_class(s: Session, name: str, bases: list, namespace: dict, cell: CellVa
             plain[key] = tuple(v.const(s) for v in value.items_list(s))
         elif key == "__annotations__":
             plain[key] = {}
-        elif key != "__classcell__":
+        elif key not in ("__classcell__", "__classdictcell__"):  # which type() takes out
             plain[key] = template(s, value)
     real = s.really(meta, name, tuple(b.obj for b in bases), plain)
     made = MadeClass(real, bases, {k: (Constant(k), v) for k, v in namespace.items()})
