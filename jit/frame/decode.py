@@ -169,8 +169,7 @@ _ARGS = {
 _PLAIN, _STEPS, _JUMP_FORWARD, _JUMP_BACKWARD, _FOLDED, _EXTENDED, _KWNAMES, _CALL, _CALL_KW, _CALL_EX, _PART, \
     _UNKNOWN = range(12)
 _SPECIAL = {"EXTENDED_ARG": _EXTENDED, "KW_NAMES": _KWNAMES, "CALL": _CALL, "CALL_KW": _CALL_KW,
-            "SET_FUNCTION_ATTRIBUTE": _PART,
-            "CALL_FUNCTION_EX": _CALL_EX if ROW and ROW.always_kwargs else _PLAIN}
+            "SET_FUNCTION_ATTRIBUTE": _PART, **({"CALL_FUNCTION_EX": _CALL_EX} if ROW and ROW.always_kwargs else {})}
 
 
 def _inline_caches() -> dict[str, int]:
@@ -193,7 +192,7 @@ def _build_table() -> list[tuple]:
             continue
         op = ORIGINS.get(name, name)
         convert = ROW.reads.get(name)
-        if _SPECIAL.get(name, _PLAIN) != _PLAIN:
+        if name in _SPECIAL:
             kind = _SPECIAL[name]
         elif convert is not None:
             kind = _STEPS
@@ -337,9 +336,7 @@ def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> Canon
 
 def _body(instructions: list[Instr]) -> int:
     generator = next((i for i, instr in enumerate(instructions) if instr.op == "RETURN_GENERATOR"), 0)
-    for i, instr in enumerate(instructions):
-        if i < generator:
-            continue
+    for i, instr in enumerate(instructions[generator:], generator):
         if instr.op == "RESUME":
             return i + 1
         if instr.op not in ("MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "POP_TOP", "NOP"):

@@ -116,12 +116,12 @@ def not_a_truth(cls: type) -> str:
 
 def no_slot(cls: type, name: str) -> str:
     """Of an attribute in ``__slots__`` that is not set."""
-    return _named(_NO_SLOT, cls, _Slotted).replace("probe'", f"{name}'")
+    return _named(_NO_SLOT.replace("'probe'", f"'{name}'"), cls, _Slotted)
 
 
 def cannot_be_set(cls: type, name: str) -> str:
     """Of setting an attribute that is not in ``__slots__``."""
-    return _named(_NOT_SET, cls, _Slotted).replace("'other'", f"'{name}'")
+    return _named(_NOT_SET.replace("'other'", f"'{name}'"), cls, _Slotted)
 
 
 def _hashed(s: Session, key: Value, text: str) -> object:

@@ -424,6 +424,8 @@ def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(types.FunctionType.__get__)
 def function_get(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args or not args[0].is_function:
+        raise Unsupported("function.__get__ of what is no function", kind="argument-error")
     return args[0].getattr(s, "__get__").call(s, args[1:], kwargs)
 
 

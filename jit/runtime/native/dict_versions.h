@@ -1,7 +1,7 @@
 // What tells that a dict is as it was: a word of memory that is another one after each change. Up to CPython 3.12 a
 // dict has such a word of its own. From 3.13 on there is a word of ours for each dict that is looked at, which the
-// interpreter has us change (a dict watcher): it costs whoever writes to a
-// watched dict a call, so that the interpreter's word is used where there is one.
+// interpreter has us change (a dict watcher): it costs whoever writes to a watched dict a call, so that the
+// interpreter's word is used where there is one.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,7 @@ class DictVersion {
   explicit DictVersion(PyObject* d) : word_(&reinterpret_cast<PyDictObject*>(d)->ma_version_tag) {}
   Memory* word() const { return word_; }
   bool of(PyObject*) const { return true; }
+  bool tells() const { return true; }
 
  private:
   Memory* word_;
@@ -47,11 +48,15 @@ class DictVersion {
     word_ = std::make_shared<Word>();
     word_->dict = d;
     known = word_;
-    if (watcher() >= 0 && PyDict_Watch(watcher(), d) != 0) PyErr_Clear();
+    word_->watched = watcher() >= 0 && PyDict_Watch(watcher(), d) == 0;
+    if (!word_->watched) PyErr_Clear();
   }
   Memory* word() const { return &word_->version; }
   // Whether the dict, one that lies where that of the word lay, is that of the word.
   bool of(PyObject* d) const { return word_->dict == d; }
+
+  // Whether the word changes with the dict.
+  bool tells() const { return word_->watched; }
 
   static bool inline_values_tell();
 
@@ -75,10 +80,11 @@ class DictVersion {
   struct Word {
     uint64_t version = 1;
     PyObject* dict = nullptr;  // null once it is gone
+    bool watched = false;
     ~Word() {
       if (!dict) return;
       words().erase(dict);
-      if (watcher() >= 0 && PyDict_Unwatch(watcher(), dict) != 0) PyErr_Clear();
+      if (watched && PyDict_Unwatch(watcher(), dict) != 0) PyErr_Clear();
     }
   };
 

@@ -134,10 +134,12 @@ bool serve(RegionObject* region, _PyInterpreterFrame* frame, PyObject** result) 
   Py_ssize_t n = local_count(frames::code_of(frame));
   PyObject* closure = cells ? reinterpret_cast<PyFunctionObject*>(frames::function_of(frame))->func_closure : nullptr;
   Py_ssize_t free = closure ? PyTuple_GET_SIZE(closure) : 0;
-  std::vector<PyObject*> values(free + n + 1);
+  PyObject* few[24];
+  std::vector<PyObject*> many(free + n > 24 ? free + n : 0);
+  PyObject** values = many.empty() ? few : many.data();
   for (Py_ssize_t i = 0; i < free; ++i) values[i] = PyTuple_GET_ITEM(closure, i);
   for (Py_ssize_t i = 0; i < n; ++i) values[free + i] = frames::slot(frame, (int)i);
-  bool done = dispatcher_serve(dispatcher.get(), values.data(), free + n, result);
+  bool done = dispatcher_serve(dispatcher.get(), values, free + n, result);
   if (done) ++region->served;
   return done;
 }

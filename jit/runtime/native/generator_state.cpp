@@ -34,7 +34,9 @@ bool suspended(PyGenObject* g) {
 PyObject* iterator_at(PyObject* sequence, Py_ssize_t position) {
   Ref iterator = Ref::steal(PyObject_GetIter(sequence));
   Ref done = iterator ? Ref::steal(PyObject_CallMethod(iterator.get(), "__setstate__", "n", position)) : Ref();
-  return done ? iterator.release() : nullptr;
+  if (done) return iterator.release();
+  PyErr_Format(PyExc_ValueError, "it is in a loop over a %s that has no iterator", Py_TYPE(sequence)->tp_name);
+  return nullptr;
 }
 
 // Iterators in the place of those loops' sequences, which no program can see. (Below where an exception was raised lies

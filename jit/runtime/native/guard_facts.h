@@ -262,6 +262,7 @@ struct Snapshot {
     if (fresh) {
       if (PyType_HasFeature(Py_TYPE(d), Py_TPFLAGS_HEAPTYPE)) hold((PyObject*)Py_TYPE(d));
       versions.emplace_back(d);
+      steady &= versions.back().tells();
       watches.push_back(
           {Watch::kDict, false, false, (uint32_t)dicts.size(), d, *versions.back().word(), (PyObject*)Py_TYPE(d)});
       dicts.emplace_back();
