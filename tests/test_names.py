@@ -37,7 +37,8 @@ OBJECTS = [
     named_programs.Kind.DOUBLED, named_programs.Block, named_programs.Block.forward, named_programs.SETTINGS,
     named_programs.Model.forward.__code__, named_programs.closures.__code__.co_consts[1], torch.default_generator,
     nn.Module.__call__, functools.reduce, vars(named_programs.Cube)["forward"], named_programs.Cube.forward,
-    names.name_of, fractions.Fraction.numerator.fget, type(named_programs.remembered.cache_info()),
+    names.name_of, vars(names.Naming)["__dict__"], vars(names.Naming)["__weakref__"], vars(nn.Module)["__dict__"],
+    fractions.Fraction.numerator.fget, type(named_programs.remembered.cache_info()),
 ]  # fmt: skip
 EQUAL = [
     named_programs.SETTINGS.__init__, named_programs.Cube.apply, torch.autograd.Function.apply, dict.fromkeys,

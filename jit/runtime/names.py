@@ -609,6 +609,16 @@ def _code(naming: Naming, code: types.CodeType) -> Name:
     return calling(code_at, known[1], Value(digest(code)))
 
 
+def _descriptor(naming: Naming, descriptor: Any) -> Name | None:
+    """As the attribute of its class, or, where all classes that Python code makes share it (``__dict__`` and
+    ``__weakref__``, from 3.15 on), of one of those."""
+    attribute = descriptor.__name__
+    for cls in (descriptor.__objclass__, Naming):
+        if vars(cls).get(attribute) is descriptor:
+            return then(naming.name(cls), ("dict_attr", Value(attribute)))
+    return None
+
+
 def _again(module: str, cls: str, name: Callable[[Naming, object], Name], *parts: str) -> Callable:
     """The function for a class of Python's that makes the object again of these attributes, each named by ``name``."""
     return lambda naming, obj: Made(Importable(module, cls), tuple(name(naming, getattr(obj, at)) for at in parts))
@@ -619,8 +629,7 @@ _OF_CLASSES: dict[type, Callable[[Naming, Any], Name | None]] = {
     types.ModuleType: _module, dict: _module_dict, enum.Enum: _enum_member, type: _class, types.CodeType: _code,
     functools.partial: _partial,
     **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-                     types.MemberDescriptorType, types.ClassMethodDescriptorType), lambda naming, descriptor:
-        then(naming.name(descriptor.__objclass__), ("dict_attr", Value(descriptor.__name__)))),
+                     types.MemberDescriptorType, types.ClassMethodDescriptorType), _descriptor),
     **dict.fromkeys((types.BuiltinMethodType, types.MethodWrapperType), lambda naming, method:
         _attribute(naming, method.__self__, method.__name__)),
     types.MethodType: _again("types", "MethodType", Naming.name, "__func__", "__self__"),

@@ -42,8 +42,7 @@ ROW = dataclasses.replace(
         **cp314.ROW.writes,
         "GET_ITER": lambda arg: _calling(iter),
         "GET_YIELD_FROM_ITER": lambda arg: _calling(delegate),
+        "IMPORT_NAME": lambda name: (("IMPORT_NAME", (False, True, name)),),  # not lazily
     },
-    import_bits=2,
-    import_flag=2,  # not lazily
     resumes=7,
 )

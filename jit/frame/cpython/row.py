@@ -39,7 +39,6 @@ class Row:
         exit_slots: stack slots of what leaves a ``with`` block: a method and its self (or a callable and NULL) where
             there are two.
         always_kwargs: CALL_FUNCTION_EX takes keyword arguments, or NULL, each time.
-        import_bits, import_flag: bits of IMPORT_NAME's argument below the name, and what they are given.
         resumes: the bits of RESUME's argument that say where.
         has_docstring: the flag of code whose first constant is a docstring; 0 where a str there is always one.
         call: the original steps of a CALL, of (number of arguments, names of keywords).
@@ -67,8 +66,6 @@ class Row:
     paired: Mapping[str, int]
     exit_slots: int
     always_kwargs: bool
-    import_bits: int
-    import_flag: int
     resumes: int
     has_docstring: int
     call: Callable[[int, tuple], Steps]

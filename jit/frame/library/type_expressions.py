@@ -49,7 +49,7 @@ def known(s: Session, made: object) -> Value:
 
 
 for _cls in [c for c in vars(typing).values() if isinstance(c, type) and c.__module__ == "typing"]:
-    if _cls.__name__.endswith("Alias"):
+    if type(_cls) is type and _cls.__name__.endswith("Alias"):  # a deprecated one warns of itself when it is compared
         new_value(_cls)(known)
     for _name in ("__getitem__", "__class_getitem__"):
         _found = vars(_cls).get(_name)
