@@ -4,6 +4,7 @@ import contextlib
 
 from jit.runtime import facts
 from jit.runtime import guards as G
+from jit.runtime import native
 
 LOCAL = (-1, "local", 0)
 
@@ -47,3 +48,27 @@ class Plain:
 
 class Slots:
     __slots__ = ("a",)
+
+
+def of_arguments(made, module, locals_):
+    """The watchable facts of a program as facts about arguments: what it reaches from objects that it knows is reached
+    from further locals here, and what it reaches from the names of ``module`` from that. Returns the program and its
+    locals. There are enough checks for the runtime to watch each argument."""
+    accessors, locals_ = [(-1, "local", len(locals_))], [*locals_, module]
+    for parent, kind, *payload in made.accessors:
+        if kind in ("const", "weak"):
+            obj = payload[0]() if kind == "weak" else payload[0]
+            if obj is vars(module):
+                accessors.append((0, "dict", None))
+            else:
+                accessors.append((-1, "local", len(locals_)))
+                locals_.append(obj)
+        else:
+            accessors.append((parent if parent < 0 else parent + 1, kind, *payload[:1]))
+    checks = []
+    for at, kind, payload, *_ in made.checks:
+        if kind in ("same", "distinct"):
+            checks.append((at + 1, kind, payload + 1))
+        elif kind not in ("no_alias", "apart", "shares", "room", "global_state", "dims"):
+            checks.append((at + 1, kind, payload))
+    return native().GuardProgram(tuple(accessors), tuple(checks) * 12), tuple(locals_)

@@ -5,9 +5,14 @@ That no kind of record is without its change is held by ``test_every_kind_is_cha
 runtime's own tables.
 """
 
+import contextlib
+import random
+import types
+
 import pytest
 import torch
 from frame_harness import changes_in_order
+from guard_harness import of_arguments
 
 import jit
 from jit import config
@@ -185,6 +190,44 @@ def test_program(name, monkeypatch):
         torch.set_autocast_enabled("cpu", False)
         torch.set_autocast_dtype("cpu", torch.bfloat16)
     assert mutation.kinds <= seen, f"not recorded: {mutation.kinds - seen}; recorded: {sorted(seen)}"
+
+
+# Facts of the process or of several arguments, and those that the call itself changes.
+READ_ON_EACH_CALL = {"grad mode", "default dtype", "autocast", "default device", "deterministic", "dims",
+                     "dims of strides", "generator_state", "iterator_state", "returned"}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - READ_ON_EACH_CALL))
+def test_facts_about_arguments(name):
+    """What is reached from an argument that comes again is watched; whatever changes, that says what a program says
+    that reads all of it."""
+    mutation, module = PROGRAMS[name], types.ModuleType("guarded")
+    module.__dict__.update(torch=torch, X=mutation.argument())
+    exec(mutation.text, module.__dict__)
+    original = module.f
+    compiled = jit.compile(original)
+    twins, watched = [], 0
+    random_ = random.Random(0)
+    changes = [*mutation.changes, *(random_.choice(mutation.changes) for _ in range(8))]
+    with config.patch(cache_limit=64):
+        for change in ["", *changes]:
+            module.f = original
+            with contextlib.suppress(IndexError):
+                exec(change, module.__dict__)
+            for twin, locals_ in twins:
+                fresh = native().GuardProgram(twin.accessors, twin.checks)
+                assert [twin.check(locals_) for _ in range(2)] == [fresh.check(locals_)] * 2, change
+            with contextlib.suppress(Exception):
+                compiled(module.X)
+            for entry in compiled.entries:
+                locals_ = compiled.bind(module.X)
+                if entry.guards is not None and entry.guards.check(locals_):
+                    twins.append(of_arguments(entry.guards, module, locals_))
+            for twin, locals_ in twins:
+                for _ in range(4):
+                    twin.check(locals_)
+                watched = max(watched, twin.stats["arguments"])
+    assert watched or "local" in mutation.kinds or name.startswith("tensor ")
 
 
 class Plain:

@@ -43,10 +43,10 @@ def test_armed_after_one_walk():
 
 
 def test_equal_value_of_another_object_is_walked_and_accepted():
-    o = Plain(a=1000)
-    p = program([(-1, "const", o), (0, "dict_attr", "a")], [(1, "eq", 1000)])
+    o = Plain(a=1000001)
+    p = program([(-1, "const", o), (0, "dict_attr", "a")], [(1, "eq", 1000001)])
     assert p.check(())
-    o.a = int("1000")
+    o.a = int("1000001")
     assert p.check(()) and walks(p) == 2
     assert p.check(()) and walks(p) == 2
 
@@ -520,3 +520,127 @@ def test_what_is_asked_anew_on_each_call():
     variable.reset(token)
     assert p.check(())
     assert not program([(-1, "local", 0), (0, "context_value", none)], [(1, "is", none)]).check((3,))
+
+
+def of_argument(*names):
+    """A program that reads these attributes of its argument, enough times to be watched; each has to be 1."""
+    accessors = [LOCAL, *((0, "dict_attr", name) for name in names)]
+    return program(accessors, [(1 + k, "eq", 1) for k in range(len(names))] * 12)
+
+
+def watched_arguments(p):
+    return p.stats["arguments"]
+
+
+def test_an_argument_that_comes_again_is_watched():
+    p, o = of_argument("a", "b"), Plain(a=1, b=1, c=1)
+    assert p.stats["argument_checks"] == 24 and p.stats["local_checks"] == 0
+    assert p.check((o,)) and watched_arguments(p) == 0  # seen for the first time
+    for _ in range(3):
+        assert p.check((o,))
+    assert watched_arguments(p) == 1
+    o.c = 5
+    assert p.check((o,)) and watched_arguments(p) == 1
+    o.a = 2
+    assert not p.check((o,)) and not p.check((o,))
+    o.a = 1
+    assert all(p.check((o,)) for _ in range(4)) and watched_arguments(p) == 1
+    o.__dict__ = {"a": 1, "b": 3}
+    assert not p.check((o,))
+    del o.__dict__["b"]
+    assert not p.check((o,)) and not p.check((5,)) and not p.check((None,)) and not p.check(())
+
+
+def test_several_arguments_in_turn():
+    p, objects = of_argument("a"), [Plain(a=1) for _ in range(4)]
+    for _ in range(3):
+        assert all(p.check((o,)) for o in objects)
+    assert watched_arguments(p) == 4
+    objects[2].a = 7
+    for _ in range(2):
+        assert [p.check((o,)) for o in objects] == [True, True, False, True]
+    assert watched_arguments(p) == 3
+
+
+def test_arguments_that_never_come_again():
+    p, refs = of_argument("a"), []
+    for k in range(500):
+        o = Plain(a=1 if k % 3 else 2)
+        refs.append(weakref.ref(o))
+        for _ in range(k % 5):
+            assert p.check((o,)) is (o.a == 1)
+        del o
+    assert all(r() is None for r in refs) and watched_arguments(p) <= 64
+
+
+def test_another_argument_at_the_same_address():
+    p = of_argument("a")
+    places = set()
+    for k in range(50):
+        o = Plain(a=1)
+        places.add(id(o))
+        assert all(p.check((o,)) for _ in range(3))
+        del o
+        o = Plain(a=2)
+        assert not p.check((o,)), k
+        del o
+    assert len(places) < 50  # addresses came again
+
+
+def test_an_argument_that_always_changes_is_read_each_time():
+    p, o = of_argument("a", "b"), Plain(a=1, b=1)
+    for k in range(200):
+        o.a = 1 if k % 2 else 1.0 - 1.0
+        assert p.check((o,)) is bool(k % 2)
+    o.a = 1
+    for k in range(2000):
+        assert p.check((o,))
+    assert watched_arguments(p) == 1
+
+
+def test_tensors_below_an_argument():
+    m = nn.Linear(2, 2)
+    spec = G.TensorSpec.of(m.weight)
+    p = program([LOCAL, (0, "dict_attr", "_parameters"), (1, "item", "weight")], [(2, "tensor", spec)] * 12)
+    assert all(p.check((m,)) for _ in range(4)) and watched_arguments(p) == 1
+    m.weight.requires_grad_(False)
+    assert not p.check((m,))
+    m.weight.requires_grad_(True)
+    assert p.check((m,)) and p.check((m,))
+    m.weight.data = torch.ones(3, 2)
+    assert not p.check((m,))
+    m.weight = nn.Parameter(torch.ones(2, 2))
+    assert p.check((m,)) and not p.check((nn.Linear(3, 2),))
+
+
+def test_arguments_of_a_collected_program():
+    p, o = of_argument("a"), Plain(a=1)
+    for _ in range(4):
+        assert p.check((o,))
+    o.p = p  # a cycle
+    gone = weakref.ref(o)
+    del o, p
+    gc.collect()
+    assert gone() is None
+
+
+def test_code_of_the_program_runs_while_an_argument_is_looked_at():
+    class Key:
+        def __init__(self, name):
+            self.name = name
+
+        def __hash__(self):
+            return 7
+
+        def __eq__(self, other):
+            o.a = o.b
+            return isinstance(other, Key) and self.name == other.name
+
+    o = Plain(a=1, b=1)
+    o.d = {Key("x"): 1, Key("y"): 1}
+    accessors = [LOCAL, (0, "dict_attr", "d"), (1, "item", Key("y")), (0, "dict_attr", "a")]
+    p = program(accessors, [(2, "eq", 1), (3, "eq", 1)] * 12)
+    assert all(p.check((o,)) for _ in range(4))
+    o.b = 2
+    o.d[Key("z")] = 3
+    assert not p.check((o,))

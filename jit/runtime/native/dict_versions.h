@@ -1,7 +1,7 @@
-// What tells that a dict is as it was: a word of memory that is another one after each change. Up to CPython 3.12 a
-// dict has such a word of its own. From 3.13 on there is a word of ours for each dict that is looked at, which the
-// interpreter has us change (a dict watcher): it costs whoever writes to a watched dict a call, so that the
-// interpreter's word is used where there is one.
+// What tells that a dict is as it was: a word of memory that is another one after each change. On CPython 3.11 a dict
+// has such a word of its own. From 3.12 on there is a word of ours for each dict that is looked at, which the
+// interpreter has us change (a dict watcher), and one more that changes with any of them, so that dicts that nobody
+// writes to need not be looked at one by one.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ namespace {
 // Any eight bytes of an object, whatever they are declared as.
 using Memory [[gnu::may_alias]] = const uint64_t;
 
-#if PY_VERSION_HEX < 0x030D0000
+#if PY_VERSION_HEX < 0x030C0000
 
-// Another one after each change, and that of no other dict. (On 3.12 its low byte says who watches the dict.)
+// Another one after each change, and that of no other dict.
 class DictVersion {
  public:
   explicit DictVersion(PyObject* d) : word_(&reinterpret_cast<PyDictObject*>(d)->ma_version_tag) {}
@@ -30,6 +30,9 @@ class DictVersion {
 };
 
 bool dict_versions_tell() { return true; }
+
+constexpr bool kDictsCounted = false;
+uint64_t dict_changes() { return 0; }
 
 #else
 
@@ -59,6 +62,12 @@ class DictVersion {
   bool tells() const { return word_->watched; }
 
   static bool inline_values_tell();
+
+  // How often any watched dict has changed.
+  static uint64_t& changes() {
+    static uint64_t count = 0;
+    return count;
+  }
 
   // The interpreter's number of our watcher; -1 where it has none left.
   static int watcher() {
@@ -96,6 +105,7 @@ class DictVersion {
 
   // Called before the change.
   static int changed(PyDict_WatchEvent event, PyObject* d, PyObject*, PyObject*) {
+    ++changes();
     auto at = words().find(d);
     if (at == words().end()) return 0;
     if (auto word = at->second.lock()) {
@@ -142,6 +152,10 @@ bool dict_versions_tell() {
   static bool tell = DictVersion::inline_values_tell() || attributes_tell(true);
   return tell;
 }
+
+// Whether the dicts that have words are as they were where this number is: it counts their changes.
+constexpr bool kDictsCounted = true;
+uint64_t dict_changes() { return DictVersion::changes(); }
 
 #endif
 

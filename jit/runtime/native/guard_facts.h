@@ -1,6 +1,7 @@
 // What a walk over watched objects has read, and whether it still holds.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <unordered_map>
@@ -212,8 +213,10 @@ struct Snapshot {
 
   std::vector<PyObject*> roots;  // Weaks
   std::vector<Watch> watches;
-  std::vector<Word> words;           // the watches as words, one or more for each
-  std::vector<uint32_t> word_watch;  // per word: its watch
+  std::vector<Word> words;               // the watches as words, one or more for each
+  std::vector<uint32_t> word_watch;      // per word: its watch
+  std::vector<Word> other_words;         // where changes of dicts are counted: the words but for those of dicts
+  uint64_t dict_count = dict_changes();  // at which all words were as noted: before the walk, to begin with
   std::vector<std::vector<DictFact>> dicts;
   std::vector<DictVersion> versions;  // of the dicts
   std::vector<std::vector<TypeFact>> types;
@@ -384,6 +387,24 @@ struct Snapshot {
         }
       }
     }
+    note_count(dict_count);
+  }
+
+  // Notes that all words are as expected, as they were at that count.
+  void note_count(uint64_t count) {
+    if (!kDictsCounted) return;
+    dict_count = count;
+    other_words.clear();
+    for (size_t k = 0; k < words.size(); ++k)
+      if (watches[word_watch[k]].kind != Watch::kDict) other_words.push_back(words[k]);
+  }
+
+  // Whether no word has changed, where that can be told without the dicts.
+  bool quiet() const {
+    if (!kDictsCounted || dict_count != dict_changes()) return false;
+    for (const Word& w : other_words)
+      if (*w.at != w.expected) return false;
+    return true;
   }
 
   // The first word from `k` on that is another one; the number of words where none is.
@@ -391,6 +412,19 @@ struct Snapshot {
     const Word *first = words.data(), *last = first + words.size(), *w = first + k;
     while (w != last && *w->at == w->expected) ++w;
     return (size_t)(w - first);
+  }
+
+  bool any_unsteady() const { return std::find(unsteady.begin(), unsteady.end(), 1) != unsteady.end(); }
+
+  template <typename F>
+  int visit_refs(F f) {
+    for (auto& k : keep)
+      if (int r = f(k.get())) return r;
+    for (auto& facts : dicts)
+      for (auto& k : facts)
+        if (k.kind == DictFact::kValue)
+          if (int r = f(k.key.get())) return r;
+    return 0;
   }
 
   // Whether the weak roots are there; all else is reached from them, or from what is kept.
@@ -491,6 +525,24 @@ struct Snapshot {
 
   std::vector<size_t> dict_watch_;  // per dict: its watch
 };
+
+// Whether all that a walk has read is as it was, but for what is read on every call.
+bool unchanged(const std::shared_ptr<Snapshot>& snapshot) {
+  Snapshot& s = *snapshot;
+  if (!s.steady || !s.rooted()) return false;
+  if (!s.reads_abstract_classes && s.quiet()) return tensors_unchanged(s.tensors.data(), s.tensors.size());
+  uint64_t count = dict_changes();
+  size_t changed = s.differing(0);
+  // Code of the program's, which may replace the snapshot, is not run where nothing has changed.
+  if (changed == s.words.size() && !s.reads_abstract_classes) {
+    s.note_count(count);
+    return tensors_unchanged(s.tensors.data(), s.tensors.size());
+  }
+  std::shared_ptr<Snapshot> keep = snapshot;
+  if (!keep->intact(changed)) return false;
+  keep->note_count(count);
+  return true;
+}
 
 }  // namespace
 }  // namespace jit

@@ -25,6 +25,7 @@ struct Parser {
   Section all;
   TensorSpecs specs;
   std::vector<bool> local_rooted, unwatchable;
+  std::vector<int32_t> roots;           // per accessor: the one that has no parent
   std::vector<Ref> tensors, callbacks;  // see Program
   bool dead = false;                    // something that is referred to weakly is gone
 
@@ -65,6 +66,7 @@ struct Parser {
     a.payload = Ref::share(payload);
     if (a.kind->parse) a.kind->parse(*this, a, payload);
     local_rooted.push_back(root ? a.kind->role == Role::kLocal : local_rooted[a.parent]);
+    roots.push_back(root ? (int32_t)roots.size() : roots[a.parent]);
     unwatchable.push_back((!root && unwatchable[a.parent]) || !a.kind->watchable || fresh);
     all.accessors.push_back(std::move(a));
   }
@@ -107,16 +109,45 @@ struct Parser {
     return where[i] = (int32_t)section.accessors.size() - 1;
   }
 
+  // The accessors of a check.
+  static std::vector<int32_t> used_by(const Check& c) {
+    std::vector<int32_t> used;
+    if (c.accessor >= 0) used.push_back(c.accessor);
+    if (c.other >= 0) used.push_back(c.other);
+    used.insert(used.end(), c.group.begin(), c.group.end());
+    if (c.dims) used.insert(used.end(), c.dims->accessors.begin(), c.dims->accessors.end());
+    return used;
+  }
+
+  // The root of a check that can be watched as soon as its argument is known, and of which all is reached from that
+  // argument; -1 for other checks.
+  int32_t argument_of(const Check& c) const {
+    std::vector<int32_t> used = used_by(c);
+    if (used.empty() || !c.kind->watchable) return -1;
+    int32_t root = roots[used[0]];
+    bool below = false;
+    for (int32_t i : used) {
+      if (!local_rooted[i] || unwatchable[i] || roots[i] != root) return -1;
+      below |= i != root;
+    }
+    return below ? root : -1;
+  }
+
   void split(Program& p, PyObject* binds) {
     size_t n = all.accessors.size();
     std::vector<int32_t> in_locals(n, -1), in_watched(n, -1), in_mixed(n, -1);
+    std::vector<int> of_argument(n, 0);
+    std::vector<std::pair<ArgumentFacts, std::vector<int32_t>>> arguments;
+    std::vector<int> argument(n, -1);  // by root: which of them
+    for (const Check& c : all.checks)
+      if (int32_t root = argument_of(c); root >= 0 && ++of_argument[root] == ArgumentFacts::kFewest) {
+        argument[root] = (int)arguments.size();
+        arguments.emplace_back(ArgumentFacts(), std::vector<int32_t>(n, -1));
+        arguments.back().first.local = all.accessors[root].index;
+      }
     for (const Check& original : all.checks) {
       Check c = original;
-      std::vector<int32_t> used;
-      if (c.accessor >= 0) used.push_back(c.accessor);
-      if (c.other >= 0) used.push_back(c.other);
-      used.insert(used.end(), c.group.begin(), c.group.end());
-      if (c.dims) used.insert(used.end(), c.dims->accessors.begin(), c.dims->accessors.end());
+      std::vector<int32_t> used = used_by(c);
       bool any_local = false, any_const = false, any_unwatchable = false;
       for (int32_t i : used) {
         any_local |= local_rooted[i];
@@ -125,7 +156,11 @@ struct Parser {
       }
       Section* section;
       std::vector<int32_t>* where;
-      if (!any_const) {
+      int32_t root = argument_of(c);
+      if (root >= 0 && argument[root] >= 0) {
+        section = &arguments[argument[root]].first.section;
+        where = &arguments[argument[root]].second;
+      } else if (!any_const) {
         section = &p.locals;
         where = &in_locals;
       } else if (any_local || any_unwatchable || !c.kind->watchable) {
@@ -148,6 +183,7 @@ struct Parser {
       }
       section->checks.push_back(std::move(c));
     }
+    for (auto& [facts, where] : arguments) p.arguments.push_back(std::move(facts));
     Items list(binds, "binds");
     for (Py_ssize_t i = 0; i < list.size; ++i) {
       Items pair(list[i], "a bind");

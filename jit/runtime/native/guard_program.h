@@ -1,7 +1,7 @@
 // A guard program: its sections, the snapshot of the last walk, and the plan whose bound inputs follow it.
 #pragma once
 
-#include "guard_walk.h"
+#include "guard_arguments.h"
 #include "plan.h"
 
 namespace jit {
@@ -9,6 +9,7 @@ namespace {
 
 struct Program {
   Section all, locals, watched, mixed;             // all: as given, for explanations
+  std::vector<ArgumentFacts> arguments;            // parts of what `locals` would hold
   std::vector<std::pair<int32_t, int32_t>> binds;  // (accessor of `watched`, plan input)
   std::vector<int32_t> bind_inputs;
   std::shared_ptr<Snapshot> snapshot;  // null: not verified
@@ -27,6 +28,8 @@ struct Program {
       for (const Check& c : locals.checks)
         if (!e.check(c)) return false;
     }
+    for (ArgumentFacts& facts : arguments)
+      if (!facts.hold(args, n)) return false;
     if (!watched.accessors.empty() && !verify()) return false;
     if (!mixed.checks.empty()) {
       std::shared_ptr<Snapshot> keep = snapshot;
@@ -44,18 +47,8 @@ struct Program {
   }
 
   bool verify() {
-    if (Snapshot* s = snapshot.get()) {
-      if (s->steady) {
-        // Code of the program's, which may replace the snapshot, is not run where nothing has changed.
-        size_t changed = s->rooted() ? s->differing(0) : SIZE_MAX;
-        if (changed == s->words.size() && !s->reads_abstract_classes && s->every_call.empty()) {
-          if (tensors_unchanged(s->tensors.data(), s->tensors.size())) return true;
-        } else if (changed != SIZE_MAX) {
-          std::shared_ptr<Snapshot> keep = snapshot;
-          if (s->intact(changed)) return s->every_call.empty() || unsteady_hold(*s);
-        }
-      }
-    }
+    if (std::shared_ptr<Snapshot> s = snapshot)
+      if (unchanged(s)) return s->every_call.empty() || unsteady_hold(*s);
     return walk();
   }
 
@@ -150,6 +143,7 @@ struct Program {
     std::shared_ptr<Snapshot> old = std::move(snapshot);
     snapshot.reset();
     if (old) old->dead = true;
+    for (ArgumentFacts& facts : arguments) facts.release();
     Ref p = std::move(plan);
     plan.reset();
     if (p) plan_unbind(p.get());
@@ -157,21 +151,19 @@ struct Program {
 
   template <typename F>
   int visit_refs(F f) {
-    for (Section* s : {&all, &locals, &watched, &mixed}) {
+    std::vector<Section*> sections{&all, &locals, &watched, &mixed};
+    for (ArgumentFacts& facts : arguments) sections.push_back(&facts.section);
+    for (Section* s : sections) {
       for (auto& a : s->accessors)
         if (int r = f(a.payload.get())) return r;
       for (auto& c : s->checks)
         if (int r = f(c.payload.get())) return r;
     }
     if (int r = f(plan.get())) return r;
-    if (snapshot && snapshot.use_count() == 1) {
-      for (auto& k : snapshot->keep)
-        if (int r = f(k.get())) return r;
-      for (auto& facts : snapshot->dicts)
-        for (auto& k : facts)
-          if (k.kind == DictFact::kValue)
-            if (int r = f(k.key.get())) return r;
-    }
+    if (snapshot && snapshot.use_count() == 1)
+      if (int r = snapshot->visit_refs(f)) return r;
+    for (ArgumentFacts& facts : arguments)
+      if (int r = facts.visit_refs(f)) return r;
     return 0;
   }
 };

@@ -103,6 +103,8 @@ int program_clear(PyObject* o) {
     p->cleared = true;
     Section all = std::move(p->all), locals = std::move(p->locals), watched = std::move(p->watched),
             mixed = std::move(p->mixed);
+    std::vector<ArgumentFacts> arguments = std::move(p->arguments);
+    p->arguments.clear();
     p->all = p->locals = p->watched = p->mixed = Section();
     std::shared_ptr<Snapshot> snapshot = std::move(p->snapshot);
     p->snapshot.reset();
@@ -179,13 +181,18 @@ PyObject* program_value(PyObject* o, PyObject* args) {
 PyObject* program_get_stats(PyObject* o, void*) {
   Program* p = cast(o)->program;
   Snapshot* s = p->snapshot.get();
-  return Py_BuildValue("{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed",
-                       s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(),
-                       "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks",
-                       (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
-                       (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointer_index.size() : 0),
-                       "lists", (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors",
-                       (Py_ssize_t)(s ? s->tensors.size() : 0));
+  Py_ssize_t of_arguments = 0, known = 0;
+  for (const ArgumentFacts& facts : p->arguments) {
+    of_arguments += (Py_ssize_t)facts.section.checks.size();
+    known += (Py_ssize_t)facts.watched();
+  }
+  return Py_BuildValue(
+      "{s:K,s:O,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "walks", (unsigned long long)p->walks, "armed",
+      s && s->steady ? Py_True : Py_False, "local_checks", (Py_ssize_t)p->locals.checks.size(), "argument_checks",
+      of_arguments, "arguments", known, "watched_checks", (Py_ssize_t)p->watched.checks.size(), "mixed_checks",
+      (Py_ssize_t)p->mixed.checks.size(), "dicts", (Py_ssize_t)(s ? s->dicts.size() : 0), "types",
+      (Py_ssize_t)(s ? s->types.size() : 0), "pointers", (Py_ssize_t)(s ? s->pointer_index.size() : 0), "lists",
+      (Py_ssize_t)(s ? s->sequences.size() : 0), "tensors", (Py_ssize_t)(s ? s->tensors.size() : 0));
 }
 
 PyObject* program_get_field(PyObject* o, void* which) {
