@@ -69,6 +69,6 @@ def of_arguments(made, module, locals_):
     for at, kind, payload, *_ in made.checks:
         if kind in ("same", "distinct"):
             checks.append((at + 1, kind, payload + 1))
-        elif kind not in ("no_alias", "apart", "shares", "room", "global_state", "dims"):
+        elif kind not in ("no_alias", "apart", "shares", "room", "writable", "global_state", "dims"):
             checks.append((at + 1, kind, payload))
     return native().GuardProgram(tuple(accessors), tuple(checks) * 12), tuple(locals_)

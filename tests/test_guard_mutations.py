@@ -97,6 +97,13 @@ PROGRAMS = {
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[:3],)",
                                 "X = torch.ones(3); f.__defaults__ = (torch.ones(3),)",
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[2:5],)"),
+    "writable": Mutation("writable", "def f(x, y=None):\n  with torch.no_grad(): y.add_(1)\n  y.mul_(x)\n  return y * 2\n"
+                                     "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l * 1,)",
+                         "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l,)",
+                         "l = torch.ones(6, requires_grad=True); f.__defaults__ = (l[:3],)",
+                         "l = torch.ones(6, requires_grad=True) * 1; f.__defaults__ = (l.chunk(2)[0],)",
+                         "l = torch.ones(6, requires_grad=True) * 1; f.__defaults__ = (l[3:],)",
+                         "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l * 1,)"),
     "dims": Mutation("dims", "def f(x): return x.sum(0) * (2 if x.shape[0] > 3 else 5)",
                      *(f"X = torch.ones({n}, 2)" for n in (2, 3, 4, 5, 1, 0, 9))),
     "dims of strides": Mutation("dims", "def f(x): return x * 2",

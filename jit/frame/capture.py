@@ -283,6 +283,8 @@ class Capture:
         if recorded and s.assumption is not None:
             raise assumptions.Reconsider()
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
+        for index, _ in recorded:
+            s.guards.add(s.recording.inputs[index].source, facts.Writable())
         e.write_back(recorded, [m for r in s.tracer.regions for m in r.written], unnoted)
         for origin, offset in s.tracer.places:
             s.guards.add(src.Returned(src.GetAttr(origin, "storage_offset")), facts.Equals(offset))

@@ -458,6 +458,20 @@ class Shares(Fact):
         return f"expected {self}, found other memory"
 
 
+class Writable(Fact):
+    """Autograd lets a tensor be changed in place where operations are recorded: it is no leaf that requires grad, no view
+    of one, and no view that was made under no_grad or by a call with several results."""
+
+    __slots__ = ()
+    kind = "writable"
+
+    def __str__(self) -> str:
+        return "may be changed in place by operations that autograd records"
+
+    def mismatch(self, found: object) -> str:
+        return "expected a tensor that may be changed in place, found a leaf, or a view that may not"
+
+
 class Room(Fact):
     """Its storage has so many bytes before the tensor's first element, and from there on."""
 
@@ -528,4 +542,5 @@ def identity(value: object) -> Fact:
 
 KINDS = {fact.kind: fact for fact in (TypeIs, Is, At, IsNot, Equals, Length, Truth, DictKeys, Elements,
                                       DictLacks, NoDictAttr, TypeLacks, ClassLacks, Subclass, Instance, Tensor,
-                                      Same, Distinct, NoAlias, Apart, Shares, Room, GlobalState, Dims)}  # fmt: skip
+                                      Same, Distinct, NoAlias, Apart, Shares, Room, Writable, GlobalState,
+                                      Dims)}  # fmt: skip

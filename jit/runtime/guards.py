@@ -41,7 +41,8 @@ fact])``; a ``facts.Fact`` says in words what is expected and what was found::
     ("apart", (changed, others))    the accessors' tensors: none that is changed reaches into the memory of another one
     ("shares", (accessor, bytes))   the first elements of two views of one storage are so far apart
     ("room", (before, after))       a tensor's storage has so many bytes before the tensor's first element, and from
-    there on ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``, see
+    there on ("writable", None)     autograd lets a tensor be changed in place where operations are recorded
+    ("global_state", snapshot)      accessor -1; snapshot from ``native().global_state_snapshot()``, see
     ``narrowed_state`` ("dims", (accessors, regs, conditions))
         accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k];
         conditions are (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")

@@ -344,6 +344,8 @@ bool holds_dims(Evaluator& e, const Check& c, PyObject*) {
   return true;
 }
 
+bool holds_writable(Evaluator&, const Check&, PyObject* o) { return tensor_writable(o); }
+
 // name, of an object, watchable, payload, whether it holds
 const CheckKind kChecks[] = {
     {"type_is", true, true, take_type, holds_type_is},
@@ -368,6 +370,7 @@ const CheckKind kChecks[] = {
     {"apart", true, false, take_sides, holds_apart},
     {"shares", true, false, take_distance, holds_shares},
     {"room", true, false, take_room, holds_room},
+    {"writable", true, false, nullptr, holds_writable},
     {"global_state", false, true, take_state, holds_state},
     {"dims", false, false, take_dims, holds_dims},
 };

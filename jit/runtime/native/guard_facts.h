@@ -441,6 +441,11 @@ struct Snapshot {
     bool again = false;
     if (!places_intact(k, &again)) return false;
     if (again && (dead || !rooted() || !places_intact(differing(0), &again) || again)) return false;
+    return rest_unchanged();
+  }
+
+  // What no word tells.
+  bool rest_unchanged() const {
     if (reads_abstract_classes && (abstract_classes < 0 || abstract_classes != abstract_class_registrations()))
       return false;
     return tensors_unchanged(tensors.data(), tensors.size());
@@ -530,13 +535,13 @@ struct Snapshot {
 bool unchanged(const std::shared_ptr<Snapshot>& snapshot) {
   Snapshot& s = *snapshot;
   if (!s.steady || !s.rooted()) return false;
-  if (!s.reads_abstract_classes && s.quiet()) return tensors_unchanged(s.tensors.data(), s.tensors.size());
+  // Code of the program's, which may replace the snapshot, is not run where nothing has changed.
+  if (s.quiet()) return s.rest_unchanged();
   uint64_t count = dict_changes();
   size_t changed = s.differing(0);
-  // Code of the program's, which may replace the snapshot, is not run where nothing has changed.
-  if (changed == s.words.size() && !s.reads_abstract_classes) {
+  if (changed == s.words.size()) {
     s.note_count(count);
-    return tensors_unchanged(s.tensors.data(), s.tensors.size());
+    return s.rest_unchanged();
   }
   std::shared_ptr<Snapshot> keep = snapshot;
   if (!keep->intact(changed)) return false;

@@ -10,6 +10,7 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <climits>
 #include <vector>
@@ -222,6 +223,17 @@ bool tensor_has_room(PyObject* object, int64_t before, int64_t after) {
   if (!t->has_storage()) return false;
   int64_t at = t->storage_offset() * (int64_t)t->itemsize();
   return at >= before && (int64_t)t->unsafe_storage().nbytes() - at >= after;
+}
+
+bool tensor_writable(PyObject* object) {
+  if (!is_tensor(object)) return false;
+  auto leaf = [](const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); };
+  const at::Tensor& t = THPVariable_Unpack(object);
+  if (leaf(t)) return false;
+  auto* view = torch::autograd::impl::get_view_autograd_meta(t);
+  return !view || !view->has_bw_view() ||
+         (view->get_creation_meta() == torch::autograd::CreationMeta::DEFAULT &&
+          !leaf(view->get_backward_view().base_));
 }
 
 PyObject* tensor_grad(PyObject* tensor) {

@@ -57,6 +57,11 @@ int64_t tensor_distance(PyObject* a, PyObject* b);
 // Whether the storage of a tensor has at least so many bytes before the tensor's first element, and from there on.
 bool tensor_has_room(PyObject* object, int64_t before, int64_t after);
 
+// Whether autograd lets a tensor be changed in place where operations are recorded: it is no leaf that requires grad
+// and no view of one, and no view that was made under no_grad or by a call with several results. False for other
+// objects.
+bool tensor_writable(PyObject* object);
+
 // tensor.grad, or None; a new reference.
 PyObject* tensor_grad(PyObject* tensor);
 
