@@ -165,3 +165,36 @@ def test_rows_without_elements_added_by_any_index():
             except (RuntimeError, IndexError) as e:
                 found.append((type(e), str(e)))
         assert found[0] == found[1]
+
+
+def _places():
+    """Tensors of eight that share memory with what is returned first, by how autograd lets them be written."""
+    leaf = (torch.arange(40.0) / 10 - 2).requires_grad_()
+    whole = leaf.detach()[:8].clone().requires_grad_()
+    computed = leaf * 1
+    with torch.no_grad():
+        unrecorded = computed[:8]
+    return {"computed": (computed, computed[:8].flip(0)), "a view": (computed, computed[8:16]),
+            "a leaf": (whole, whole), "a view of a leaf": (leaf, leaf[8:16]), "of no_grad": (computed, unrecorded)}
+
+
+@pytest.mark.parametrize("first", ["computed", "a view", "a leaf", "a view of a leaf"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_refused_after_a_change(first, dynamic):
+    """What has changed before autograd refuses a change stays changed, also where the entry was made of a tensor that
+    may be changed."""
+    def fn(x, seen):
+        with torch.no_grad():
+            x.clamp_(-1, 1)
+        seen.append(1)
+        y = x.exp().sum()
+        x.mul_(2)
+        return y
+
+    jit.reset()
+    compiled = jit.compile(fn, dynamic=dynamic)
+    for name in (first, *_places()):
+        (base, x), (of_eager, y) = _places()[name], _places()[name]
+        seen, wanted = [], []
+        assert refusal(compiled, x, seen) == refusal(fn, y, wanted), name
+        assert torch.equal(base, of_eager) and torch.equal(x, y) and seen == wanted, name

@@ -97,7 +97,8 @@ PROGRAMS = {
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[:3],)",
                                 "X = torch.ones(3); f.__defaults__ = (torch.ones(3),)",
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[2:5],)"),
-    "writable": Mutation("writable", "def f(x, y=None):\n  with torch.no_grad(): y.add_(1)\n  y.mul_(x)\n  return y * 2\n"
+    "writable": Mutation("writable", "def f(x, y=None):\n  with torch.no_grad(): y.add_(1)\n"
+                                     "  y.mul_(x)\n  return y * 2\n"
                                      "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l * 1,)",
                          "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l,)",
                          "l = torch.ones(6, requires_grad=True); f.__defaults__ = (l[:3],)",

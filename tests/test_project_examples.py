@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -49,7 +50,9 @@ def test_training_step(example):
     assert "one curve" in out
     kernels, library = ([int(n) for n in re.search(rf"^ *{row} +(\d+) +(\d+)$", out, re.MULTILINE).groups()]
                         for row in ("kernels", "library"))
-    assert kernels[0] == 0 < kernels[1] and sum(kernels[1:] + library[1:]) < library[0]
+    assert kernels[0] == 0 < kernels[1]
+    # On a GPU eager's optimizer changes all parameters at once.
+    assert torch.cuda.is_available() or sum(kernels[1:] + library[1:]) < library[0]
 
 
 def test_custom_pass(example):

@@ -459,8 +459,8 @@ class Shares(Fact):
 
 
 class Writable(Fact):
-    """Autograd lets a tensor be changed in place where operations are recorded: it is no leaf that requires grad, no view
-    of one, and no view that was made under no_grad or by a call with several results."""
+    """Autograd lets a tensor be changed in place where operations are recorded: it is no leaf that requires grad, no
+    view of one, and no view that was made under no_grad or by a call with several results."""
 
     __slots__ = ()
     kind = "writable"
