@@ -80,10 +80,12 @@ class DictVersion {
   }
 
  private:
-  // Has an instance's dict take over the values that lie in the instance, as it does for a key that is no str.
+  // Has an instance's dict take over the values that lie in the instance, as it does for a key that is no str. For a
+  // list the garbage collector looks into the dict from then on; the values may be part of cycles.
   static void detach(PyObject* d) {
-    Ref key = Ref::steal(PyObject_CallNoArgs((PyObject*)&PyBaseObject_Type));
-    if (!key || PyDict_SetItem(d, key.get(), Py_None) != 0 || PyDict_DelItem(d, key.get()) != 0) PyErr_Clear();
+    Ref key = Ref::steal(PyObject_CallNoArgs((PyObject*)&PyBaseObject_Type)), list = Ref::steal(PyList_New(0));
+    if (!key || !list || PyDict_SetItem(d, key.get(), list.get()) != 0 || PyDict_DelItem(d, key.get()) != 0)
+      PyErr_Clear();
   }
 
   struct Word {
