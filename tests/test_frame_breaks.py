@@ -1,12 +1,14 @@
 """Breaks: the order of effects, exactly once, and where capture goes on."""
 
 import contextlib
+import sys
 
 import pytest
 import torch
 from frame_harness import Cases, compiled
 
 import jit
+from jit.frame import executor
 
 ONES = torch.ones(3)
 cases = Cases()
@@ -317,3 +319,35 @@ def test_markers():
     assert seen == [False, False, True, True]
     found = jit.explain(lambda x: (f(x), x * 2), backend="eager")(ONES)
     assert found.graph_break_count == 1 and "why" in str(found.break_reasons[0])
+
+
+@pytest.mark.parametrize("steps", [10, 37, 200])
+def test_more_instructions_than_a_capture_takes(steps, monkeypatch):
+    def f(x, n):
+        for k in range(n):
+            x = x + k
+        return x * n
+
+    monkeypatch.setattr(executor, "MAX_STEPS", steps)
+    jit.reset()
+    compiled = jit.compile(f)
+    for n in (3, 40):
+        x = torch.ones(3)
+        assert torch.equal(compiled(x, n), f(x, n)) and torch.equal(compiled(x, n), f(x, n))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="template strings are of Python 3.14")
+def test_template_strings():
+    space = {}
+    exec('def f(x, n, log):\n  k = t"a{n}b{n!r:>4}"\n  log.append(t"{x * 2} {n}")\n  y = x * len(k.strings)\n'
+         '  return y, k.strings, k.values, [(i.value, i.expression, i.conversion, i.format_spec)'
+         ' for i in k.interpolations]\n', space)
+    f = space["f"]
+    compiled = jit.compile(f)
+    for n in (2, 2, "text", 5):
+        log, wanted, x = [], [], torch.ones(3)
+        got, want = compiled(x, n, log), f(x, n, wanted)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+        assert torch.equal(log[0].values[0], wanted[0].values[0]) and log[0].values[1] == n
+    broken = jit.explain(f)(torch.ones(3), 2, []).break_reasons
+    assert broken and all("TEMPLATE" in str(why) or "INTERPOLATION" in str(why) for why in broken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 from ..errors import Unsupported
 from .decode import decode
@@ -56,6 +56,10 @@ class Yielded(Exception):
 
     def __init__(self, value: Value) -> None:
         self.value = value
+
+
+def _unknown(f: Frame, i: Instr) -> NoReturn:
+    raise Unsupported(f"bytecode instruction {i.op}", kind="opcode")
 
 
 class Frame:
@@ -130,16 +134,13 @@ class Frame:
         instructions, handlers, s = self.instructions, HANDLERS, self.s
         while True:
             instr = instructions[self.pc]
-            handler = handlers.get(instr.op)
-            if handler is None:
-                raise Unsupported(f"bytecode instruction {instr.op}", kind="opcode")
             if self.spliceable:
                 self.mark, self.kept = s.journal.checkpoint(), list(self.stack)
             s.steps += 1
-            if s.steps > MAX_STEPS:
-                raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")
             try:
-                following = handler(self, instr)
+                if s.steps > MAX_STEPS:
+                    raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")
+                following = handlers.get(instr.op, _unknown)(self, instr)
             except Raised as raised:
                 self.pc = self.unwind(instr, raised)
                 continue
