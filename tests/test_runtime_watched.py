@@ -564,13 +564,22 @@ def test_several_arguments_in_turn():
 
 def test_arguments_that_never_come_again():
     p, refs = of_argument("a"), []
-    for k in range(500):
+    for k in range(1500):
         o = Plain(a=1 if k % 3 else 2)
         refs.append(weakref.ref(o))
         for _ in range(k % 5):
             assert p.check((o,)) is (o.a == 1)
         del o
-    assert all(r() is None for r in refs) and watched_arguments(p) <= 64
+    assert all(r() is None for r in refs) and watched_arguments(p) <= 512
+
+
+def test_an_argument_is_watched_again_after_many_others():
+    p, o = of_argument("a"), Plain(a=1)
+    for _ in range(300):
+        assert p.check((Plain(a=1),))
+    for _ in range(200):
+        assert p.check((o,))
+    assert watched_arguments(p) == 1
 
 
 def test_another_argument_at_the_same_address():

@@ -22,9 +22,10 @@ class ArgumentFacts {
       return made(args, n, nullptr);
     Known* known = find(o);
     if (!known) {
-      add(o);
+      if (++strangers_ <= kStrangers || strangers_ % kStrangers == 0) add(o);
       return made(args, n, nullptr);
     }
+    strangers_ = 0;
     if (std::shared_ptr<Snapshot> snapshot = known->snapshot) {
       if (unchanged(snapshot)) return true;
       if (!(known = find(o))) return made(args, n, nullptr);  // code of the program's may have run
@@ -67,7 +68,8 @@ class ArgumentFacts {
   }
 
  private:
-  static constexpr size_t kMost = 64;  // objects
+  static constexpr size_t kMost = 512;        // objects that are known at a time
+  static constexpr uint32_t kStrangers = 64;  // after so many that were new in a row, only some are noted
   static constexpr int kMostPatience = 1024;
 
   struct Known {
@@ -112,6 +114,7 @@ class ArgumentFacts {
   }
 
   size_t last_failed_ = SIZE_MAX;
+  uint32_t strangers_ = 0;
   std::unordered_map<PyObject*, Known> known_;
 };
 
