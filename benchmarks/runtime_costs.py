@@ -17,6 +17,7 @@ import time
 import torch
 from torch import nn
 
+import jit
 from jit.runtime import guards, load_plan, native
 from jit.runtime.plan import Plan
 from jit.runtime.steps import Alloc, Call
@@ -139,8 +140,38 @@ def deep_tree(blocks=36):
     report("a parameter replaced: walked again", microseconds(replaced, count=100))
 
 
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def around(model):
+    return lambda x: model(x)
+
+
+def layers(numbers=(6, 24, 48)):
+    """The guards of compiled models of so many layers: of a model that the function knows, and of one that it is
+    given."""
+    x = torch.randn(2, 8)
+    for number in numbers:
+        model = nn.Sequential(*(Layer() for _ in range(number)))
+        for name, fn, args in (("known", jit.compile(around(model)), (x,)),
+                               ("argument", jit.compile(lambda model, x: model(x)), (model, x))):
+            with torch.no_grad():
+                for _ in range(4):
+                    fn(*args)
+                (entry,) = fn.entries
+                report(f"guards of a model of {number} layers, {name}",
+                       microseconds(entry.guards.check, args, count=10_000))
+
+
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     small_calls()
     deep_tree()
+    layers()
