@@ -1,4 +1,5 @@
-"""The encoder checked by the ``bytecode`` library, which reads code objects on its own."""
+"""What is emitted reads back as it was written, and needs no deeper a stack than it announces, as the ``bytecode``
+library works that out on its own."""
 
 import dataclasses
 import dis
