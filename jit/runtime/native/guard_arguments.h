@@ -10,7 +10,7 @@ namespace {
 // a walk notes what it reads, as for facts that are reached from known objects, and the next call looks at that.
 class ArgumentFacts {
  public:
-  // Of fewer checks, looking up the object costs more than making them.
+  // Fewer checks than these are made on each call.
   static constexpr int kFewest = 12;
 
   int64_t local = 0;  // index among the locals

@@ -392,8 +392,9 @@ struct Snapshot {
 
   // Notes that all words are as expected, as they were at that count.
   void note_count(uint64_t count) {
-    if (!kDictsCounted) return;
     dict_count = count;
+    if (!kDictsCounted || !others_moved_) return;
+    others_moved_ = false;
     other_words.clear();
     for (size_t k = 0; k < words.size(); ++k)
       if (watches[word_watch[k]].kind != Watch::kDict) other_words.push_back(words[k]);
@@ -505,6 +506,7 @@ struct Snapshot {
     for (auto& f : types[w.index])
       if (!f.value.is(_PyType_Lookup(t, f.name.get()))) return false;
     word = type_word(t, *type_version(t));
+    others_moved_ = true;
     return true;
   }
 
@@ -517,6 +519,7 @@ struct Snapshot {
     PyObject** items = reinterpret_cast<PyListObject*>(o)->ob_item;
     words[k].expected = (uint64_t)(uintptr_t)items;
     for (size_t i = 0; i < s.items.size(); ++i) words[k + 1 + i].at = reinterpret_cast<Memory*>(items + i);
+    others_moved_ = true;
     return true;
   }
 
@@ -529,6 +532,7 @@ struct Snapshot {
   }
 
   std::vector<size_t> dict_watch_;  // per dict: its watch
+  bool others_moved_ = true;        // since other_words were taken
 };
 
 // Whether all that a walk has read is as it was, but for what is read on every call.
