@@ -207,6 +207,11 @@ in_function_mode = optional("_C._is_torch_function_mode_enabled", "whether a mod
 check_vmap_randomness = torch.vmap.__globals__.get("_check_randomness_arg", Absent("vmap's check of randomness"))
 # Transformers enters it around vmap; unknown modes break the graph.
 INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+# Attention with functions of the program's own, which is made of products here; it is never imported for that, since
+# PyTorch's own compiler comes with it.
+FLEX_ATTENTION = ("torch._higher_order_ops.flex_attention", "FlexAttentionHOP.__call__")
+FLEX_MATRIX, FLEX_LISTS = (("torch.nn.attention.flex_attention", name)
+                           for name in ("_ordered_to_dense", "_dense_to_ordered"))
 # Modules whose functions are a break.
 TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))
 

@@ -50,7 +50,7 @@ class Calls:
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")
-        special = tables.codes.get(fn.code)
+        special = tables.codes.get(fn.code) or tables.named.get((fn.globals.get("__name__"), fn.qualname))
         if special is not None:
             return special(self.s, fn, args, kwargs)
         if real is not None:

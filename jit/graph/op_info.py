@@ -207,6 +207,11 @@ _rows("""
     add sub mul floor_divide remainder div true_divide neg abs minimum maximum bitwise_and bitwise_or bitwise_xor
     bitwise_not logical_and logical_or logical_xor logical_not eq ne lt le gt ge
 """, lines_up=True)
+_rows("""
+    where exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan tanh sigmoid erf relu silu square reciprocal sign ceil
+    floor trunc round pow clamp clamp_min clamp_max fmod isnan isinf isfinite positive
+    softplus atan sinh cosh lerp
+""", lines_up=True)
 _rows("new_ones new_zeros", takes_size=True)
 _rows("_foreach_norm", each="linalg_vector_norm")
 _rows("_foreach_powsum _foreach_max", each=None)

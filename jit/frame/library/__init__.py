@@ -4,6 +4,6 @@ torch."""
 from ..values import byte_arrays  # noqa: F401  (as these, for its rules)
 from . import (  # noqa: F401
     autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks,
-    class_statements, classes, container_methods, formatting, interpreter, modules, numpy_functions,
+    class_statements, classes, container_methods, flex_attention, formatting, interpreter, modules, numpy_functions,
     optimizers, polyfills, random_state, records, stdlib, text, torch_functions, type_expressions, wrapping,
 )

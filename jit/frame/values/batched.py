@@ -121,11 +121,12 @@ def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) ->
     if any(level not in s.maps for t in tensors for level in t.levels):
         refuse("a tensor of a map that has ended")
     levels = union(tensors)
-    if op_info(name).takes_size and args[0].is_tensor and args[0].levels and len(args) == 2:
-        like = args[0].whole
-        sizes = [args[1]] if args[1].nested(s) is None else args[1].nested(s)
+    if op_info(name).takes_size and args[0].is_tensor and args[0].levels and len(args) + ("size" in kwargs) == 2:
+        like, options = args[0].whole, dict(kwargs)
+        size = options.pop("size", args[-1])
+        sizes = [size] if size.nested(s) is None else size.nested(s)
         lead = like.getattr(s, "shape").items_list(s)[: len(levels)]
-        return BatchedValue(s.record(fn, [like, TupleValue([*lead, *sizes])], kwargs), levels)
+        return BatchedValue(s.record(fn, [like, TupleValue([*lead, *sizes])], options), levels)
     others = [v for v in (*args, *kwargs.values()) if not v.is_tensor]
     if name == "to" and len(tensors) == 1 and all(v.is_const() and isinstance(v.const(s),
         (torch.dtype, torch.device, str)) for v in others):
@@ -137,11 +138,12 @@ def call(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) ->
         return s.record(fn, args, kwargs)
     axes = max(rank(s, t) for t in tensors)
     low = [align(s, a, levels, axes) if a.is_tensor else a for a in args]
-    if len({t.whole.handle(s).dtype for t in tensors}) > 1:
-        seen = [torch.empty((0,) * rank(s, t), dtype=t.whole.handle(s).dtype, device="meta") for t in tensors]
+    numbers = [t for t in tensors if t.whole.handle(s).dtype is not torch.bool]  # bools give way to any other type
+    if len({t.whole.handle(s).dtype for t in numbers}) > 1:
+        seen = [torch.empty((0,) * rank(s, t), dtype=t.whole.handle(s).dtype, device="meta") for t in numbers]
         lined = [torch.empty((0,) * len(t.handle(s).shape), dtype=t.handle(s).dtype, device="meta")
-                 for t in low if t.is_tensor]
-        if torch.result_type(*seen) != torch.result_type(*lined):
+                 for t in low if t.is_tensor and t.handle(s).dtype is not torch.bool]
+        if len(seen) != 2 or torch.result_type(*seen) != torch.result_type(*lined):
             refuse("operands of several types")
     return BatchedValue(s.record(fn, low, kwargs), levels)
 
@@ -155,10 +157,12 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
         refuse("indexing of a mapped tensor")
     tensors = [k for k in keys if k.is_tensor]
     levels = union(tensors)
-    if not levels and (not modes(s) or not tensors and any(
+    by_scalars = bool(modes(s)) or s.scalars_index
+    if not levels and (not by_scalars or not tensors and any(
             k.is_slice or k.is_const() and k.const(s) in (None, ...) for k in keys)):
         return s.record(fn, args, kwargs)
-    if not modes(s) or not levels or any(level not in s.maps for level in levels) or x.handle(s).requires_grad:
+    if (not by_scalars or not levels or any(level not in s.maps for level in levels)
+        or x.handle(s).requires_grad and not s.scalars_index):
         refuse("indexing by these keys")
     low = []
     for k in keys:
