@@ -39,7 +39,9 @@ from ..graph.prim_info import PRIMS, info
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
 
-HALF = (torch.float16, torch.bfloat16)
+# Types in which nothing is computed: values are float32 after a load, and rounded before a store.
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+HALF = (torch.float16, torch.bfloat16, *FLOAT8)
 
 # What a kernel computes of single elements, and what its reductions and scans are called, as the records of prims say.
 POINTWISE = prims.POINTWISE | prims.names(kind="kernel")

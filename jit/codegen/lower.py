@@ -222,7 +222,7 @@ class Emitter:
             place = self.places(node)
             if place is not None:
                 return self.load(place, index, mask, node.type.shape)
-        if node.type.dtype not in self.backend.dtypes:
+        if node.type.dtype not in self.backend.dtypes | self.backend.stored:
             raise Unsupported(f"no kernels for {node.type.dtype}", kind="kernel")
         if node in self.group.calls:
             if mask is not None or node in self.called:

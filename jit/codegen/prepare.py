@@ -1,9 +1,9 @@
 """Makes a graph compilable: what kernels cannot compute becomes a library call, and hazards of the outputs become
 copies.
 
-A dtype without kernels (complex, float8, ...), an ``as_strided`` of a graph input (its offset counts from the start of
-the storage, which a kernel does not see) and operands on another device are turned into ``aten_call`` nodes. The graph
-that is given is not changed.
+A dtype without kernels (complex, ..., and float8 where more is done than to convert and move it), an ``as_strided`` of
+a graph input (its offset counts from the start of the storage, which a kernel does not see) and operands on another
+device are turned into ``aten_call`` nodes. The graph that is given is not changed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _needs_library(node: Node) -> bool:
     backend = devices.backend(node.type.device)
     if not info(node.op).in_kernels or not backend.memory:
         return True
-    kinds = backend.dtypes
-    return node.type.dtype not in kinds or any(i.type.dtype not in kinds for i in node.inputs)
+    others = {t.dtype for t in (node.type, *(i.type for i in node.inputs))} - backend.dtypes
+    return bool(others) and not (info(node.op).moves and others <= backend.stored)
 
 
 def _is_conjugate(node: Node) -> bool:

@@ -59,6 +59,11 @@ class Backend:
     # Bytes of which kernels take the addresses of inputs for multiples, which is guarded; 0: they rely on nothing.
     pointer_alignment = 0
 
+    @property
+    def stored(self) -> frozenset:
+        """The dtypes that kernels load, convert and store, and compute nothing else of."""
+        return frozenset()
+
     def seconds(self, run: Callable, device: torch.device) -> float | None:
         """How long one of many calls of ``run`` keeps a device busy; None where that cannot be found out now."""
         return None

@@ -54,6 +54,10 @@ class Cpu(Backend):
     traps = False
     memory_alignment = 64  # a line of the cache, and a vector of the widest kind
 
+    @property
+    def stored(self) -> frozenset:
+        return frozenset([torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz])
+
     def seconds(self, run: Callable, device: torch.device) -> float | None:
         run()
         times: list[float] = []

@@ -92,6 +92,12 @@ class Cuda(Backend):
     emitter = "jit.codegen.triton.target"
     pointer_alignment = 16  # wide loads
 
+    @property
+    def stored(self) -> frozenset:
+        """float8 where there are instructions that convert it."""
+        new = self.architecture().capability >= 89
+        return frozenset([torch.float8_e4m3fn, torch.float8_e5m2]) if new else frozenset()
+
     def seconds(self, run: Callable, device: torch.device) -> float | None:
         """The time on the GPU, of calls that wait in its queue: a plain timer sees the launches of short kernels. On
         the current stream, whose memory the program uses again."""

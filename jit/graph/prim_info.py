@@ -135,6 +135,11 @@ class PrimInfo:
         return self.kind == "view" and self.same_dims
 
     @property
+    def moves(self) -> bool:
+        """Whether its values are those of its operands, perhaps converted."""
+        return self.kind in ("copy", "index", "number") or self.kind == "pointwise" and not self.rounds
+
+    @property
     def is_source(self) -> bool:
         """Whether it makes values from nothing."""
         return self.kind in ("number", "source")

@@ -455,7 +455,9 @@ class Tracer:
         if entry.wraps and any(is_number(a) for a in args[:3]):
             types.append(_WRAPPED)
         if backend(types[0].device).converts_operands and any(not t.is_contiguous for t in types):
-            common = result_dtype(*(a for a in args if isinstance(a, Node) or is_number(a)))
+            masks = [a for a in tensors if entry.masks and a.dtype is torch.bool]
+            common = result_dtype(*(a for a in args if isinstance(a, Node) and a not in masks or is_number(a)),
+                                  *([] if len(masks) < len(tensors) else masks))
             if node.type.dtype.is_floating_point and not common.is_floating_point:
                 common = node.type.dtype
             types = [t if t.dtype is common or t is _WRAPPED or t.dtype is torch.bool and entry.masks

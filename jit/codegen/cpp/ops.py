@@ -18,7 +18,7 @@ from typing import Callable
 
 import torch
 
-from jit.codegen.cpp import functions
+from jit.codegen.cpp import float8, functions
 from jit.errors import Unsupported
 from jit.graph.prims import POINTWISE, info
 
@@ -31,8 +31,11 @@ C_TYPES = {
     BOOL: ("bool", None), U8: ("uint8_t", "uint32_t"), I8: ("int8_t", "uint32_t"), I16: ("int16_t", "uint32_t"),
     I32: ("int32_t", "uint32_t"), I64: ("int64_t", "uint64_t"),
     torch.uint16: ("uint16_t", "uint32_t"), torch.uint32: ("uint32_t", "uint32_t"),
-    torch.uint64: ("uint64_t", "uint64_t"),
+    torch.uint64: ("uint64_t", "uint64_t"), **{dtype: (name, None) for dtype, name in float8.NAMES.items()},
 }  # fmt: skip
+
+
+_NARROW = (F16, BF16, *float8.FORMATS)  # values are converted to float before anything is computed of them
 
 
 def c_type(dtype: torch.dtype) -> str:
@@ -54,7 +57,7 @@ def constant(value: float | int, dtype: torch.dtype) -> str:
     """A literal that is exactly ``value`` rounded to ``dtype``."""
     if dtype is BOOL:
         return "true" if value else "false"
-    if dtype in (F32, F64, F16, BF16):
+    if dtype.is_floating_point:
         value = float(torch.tensor(float(value), dtype=F64).to(dtype))
         if math.isnan(value):
             text = "__builtin_nan(\"\")"
@@ -83,7 +86,7 @@ def constant(value: float | int, dtype: torch.dtype) -> str:
 
 
 def _from_float(text: str, dtype: torch.dtype) -> str:
-    return f"to_bf16({text})" if dtype is BF16 else f"to_f16({text})"
+    return float8.rounded(text, dtype) if dtype in float8.FORMATS else f"to_{C_TYPES[dtype][0]}({text})"
 
 
 def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
@@ -91,15 +94,15 @@ def cast(a: str, source: torch.dtype, target: torch.dtype) -> str:
     nearest even."""
     if source is target:
         return a
-    if source is BF16 or source is F16:
-        a, source = f"from_{'bf16' if source is BF16 else 'f16'}({a})", F32
+    if source in _NARROW:
+        a, source = f"from_{C_TYPES[source][0]}({a})", F32
         if target is F32:
             return a
     if target is BOOL:
         return f"({a} != 0)"
     if source is BOOL and target in (F32, F64):  # g++ 12 does not vectorise a conversion
         return f"({a} ? {constant(1, target)} : {constant(0, target)})"
-    if target is F16 or target is BF16:
+    if target in _NARROW:
         return _from_float(a if source is F32 else f"(float){a}", target)
     if source.is_floating_point and target in (U8, I8, I16, torch.uint16):
         # As eager's conversions do.
@@ -328,6 +331,7 @@ static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); 
 }  # fmt: skip
 HELPERS["lgamma_of"] = HELPERS.pop("lgamma")
 HELPERS.update(functions.HELPERS)
+HELPERS.update(float8.HELPERS)
 
 _LIBM = frozenset(_VECTOR_222 + _VECTOR_235)
 
@@ -347,7 +351,8 @@ def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
     if dtype is BOOL:
         return f"({a} & {b})" if less else f"({a} | {b})"
     if dtype.is_floating_point:
-        # Of this form g++ vectorises chains too; of ``(a > b) | (a != a) ? a : b`` it makes jumps, up to 30 times as slow.
+        # Of this form g++ vectorises chains too; of ``(a > b) | (a != a) ? a : b`` it makes jumps, up to 30 times as
+        # slow.
         return f"({b} != {b} ? {b} : !({a} {'>=' if less else '<='} {b}) ? {a} : {b})"
     return f"({a} {sign} {b} ? {a} : {b})"
 
@@ -658,6 +663,9 @@ def prelude(text: str) -> str:
         need("bf16")
     if re.search(r"\bf16\b|_f16\(", text):
         need("f16")
+    for name in float8.HELPERS:
+        if re.search(rf"(\b|_){name}\b", text):
+            need(name)
     libm = _LIBM | {"fmod"}
     for word in sorted(words):
         if word in HELPERS or word in libm or (word.endswith("f") and word[:-1] in libm):

@@ -15,6 +15,7 @@ from typing import Callable
 
 import torch
 
+from ...devices import float8
 from ...errors import Unsupported
 from ..cpp.functions import FORMATS
 from . import types
@@ -197,6 +198,8 @@ def _cast(c: Context, a: str) -> str:
         return a
     if dtype is torch.bool:
         return f"{a} != 0"
+    if dtype in types.FLOAT8 and source is torch.float32:
+        return _float8(c, a)
     if source in types.HALF and dtype in types.HALF or source is torch.float64 and dtype in types.HALF:
         return f"{a}.to(tl.float32).to({types.tl_dtype(dtype)})"
     if source.is_floating_point and not dtype.is_floating_point:
@@ -205,6 +208,23 @@ def _cast(c: Context, a: str) -> str:
         whole = c.helper("_whole_" + str(via).removeprefix("torch.")) + f"({a})"
         return whole if via is dtype else f"{whole}.to({types.tl_dtype(dtype)})"
     return f"{a}.to({types.tl_dtype(dtype)})"
+
+
+def _float8(c: Context, a: str) -> str:
+    """The instruction gives the largest number for what is too large."""
+    if c.dtype is torch.float8_e5m2:
+        return f"{c.helper('_float8_e5m2')}({a})"
+    whole = a if float8.saturates() else f'tl.where(tl.abs({a}) > 464.0, float("nan"), {a})'
+    return f"({whole}).to({types.tl_dtype(c.dtype)})"
+
+
+helper("_float8_e5m2", """
+@triton.jit
+def _float8_e5m2(x):
+    finite = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinite = ((x.to(tl.int32, bitcast=True) >> 24) & 0x80 | 0x7c).to(tl.uint8)
+    return tl.where(tl.abs(x) >= 61440.0, infinite, finite).to(tl.float8e5, bitcast=True)
+""")
 
 
 # Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold,

@@ -16,7 +16,8 @@ _TL = {
     torch.int8: "tl.int8", torch.uint8: "tl.uint8",
     torch.uint16: "tl.uint16", torch.uint32: "tl.uint32", torch.uint64: "tl.uint64", torch.bool: "tl.int1",
 }
-HALF = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+HALF = (torch.float16, torch.bfloat16, *FLOAT8)
 UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 

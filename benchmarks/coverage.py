@@ -1,0 +1,215 @@
+"""Which of PyTorch's operators become kernels of ours, and which the library computes, forward and backward.
+
+Goes through PyTorch's database of operators (OpInfo), compiles one sample of each on the default backend, and looks at
+the plans: ``prim`` (one operation of the graph), ``composite`` (several, in kernels of ours), ``library`` (with the
+operators that are called) or ``break`` (no graph holds it). The sample is the one with the most elements among the
+first ones. Why a library call is one is said by ``coverage_reasons.py``; ``--docs`` writes the table of
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(1, str(ROOT))
+
+import coverage_reasons as reasons  # noqa: E402
+
+from tests.sweeps import workers  # noqa: E402
+from tests.sweeps.database import dtype_of, mapped, operators, outcome, samples, tensors_of  # noqa: E402
+
+BEGIN, END = "<!-- coverage: written by benchmarks/coverage.py -->", "<!-- coverage: end -->"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """How one operator was compiled.
+
+    forward, backward: "prim", "composite", "library", "break", "error" or "" (no gradient).
+    calls: the library's operators that the forward calls, and those that the backward calls.
+    kernels: how many kernels of ours there are in both.
+    """
+
+    name: str
+    forward: str
+    backward: str = ""
+    calls: tuple = ((), ())
+    kernels: int = 0
+    note: str = ""
+
+
+def largest(op, dtype, grad: bool, among: int = 12):
+    """The sample with the most elements among the first ones."""
+    made = samples(op, dtype, grad, among)
+    return max(made, key=lambda s: sum(t.numel() for t in tensors_of(list(s)))) if made else None
+
+
+def plans_of(fn, args, kwargs, leaves) -> tuple[list, int, list, object]:
+    """(plans of the graphs that a call compiles, a backward one before its forward; breaks; graphs; its outcome)."""
+    import jit
+    from jit import compiling
+
+    plans, graphs, real = [], [], compiling.schedule
+
+    def observed(graph, *rest, **options):
+        made = real(graph, *rest, **options)
+        plans.append(made.plan)
+        graphs.append(graph)
+        return made
+
+    jit.reset()
+    compiling.schedule = observed
+    try:
+        # No name ends in an underscore here: a function that changes its arguments is compiled like the others.
+        compiled = jit.compile(lambda *a, **k: fn(*a, **k))
+        result, gradients = outcome(compiled, args, kwargs, leaves)
+    finally:
+        compiling.schedule = real
+    return plans, graphs, result if isinstance(result, BaseException) else gradients
+
+
+def library_calls(plan) -> tuple:
+    """The operators of PyTorch that a plan calls, but for those that only make a view or take a seed."""
+    names = []
+    for step in plan.steps:
+        if step.kind in ("aten", "vjp"):
+            name = step.name.removeprefix("aten::")
+            if name not in reasons.NO_WORK:
+                names.append(name + " (vjp)" * (step.kind == "vjp"))
+    return tuple(dict.fromkeys(names))
+
+
+def kernels_of(plan) -> int:
+    return sum(bool(step.KERNEL) for step in plan.steps)
+
+
+def kind_of(plans: list, graphs: list) -> str:
+    from jit.graph.prim_info import info
+
+    if any(library_calls(p) for p in plans):
+        return "library"
+    work = [n for g in graphs for n in g.nodes if info(n.op).kind not in ("input", "number")]
+    return "prim" if len(work) <= 1 else "composite"
+
+
+def look(name: str, op) -> Found:
+    """How one operator is compiled."""
+    import jit
+
+    dtype = dtype_of(op)
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    try:
+        sample = largest(op, dtype, False)
+    except Exception as error:
+        return Found(name, "error", note=f"no sample: {error}"[:80])
+    if sample is None:
+        return Found(name, "error", note="no sample")
+    plans, graphs, result = plans_of(op.op, *sample, ())
+    if isinstance(result, BaseException):
+        return Found(name, "error", note=f"{type(result).__name__}: {result}"[:80])
+    del jit
+    if not plans:
+        return Found(name, "break")
+    forward, first = kind_of(plans, graphs), plans
+    calls, backward, behind = tuple(dict.fromkeys(c for p in plans for c in library_calls(p))), "", ()
+    count = sum(map(kernels_of, plans))
+    if differentiable:
+        sample = largest(op, dtype, True)
+        args, kwargs = mapped(_leaf, sample[0]), mapped(_leaf, sample[1])
+        leaves = [t for t in tensors_of([args, kwargs]) if t.requires_grad]
+        plans, graphs, result = plans_of(op.op, args, kwargs, leaves)
+        if leaves and len(plans) >= 2 and not isinstance(result, BaseException):
+            backward, behind = kind_of(plans[:1], graphs[:1]), library_calls(plans[0])
+            count += kernels_of(plans[0])
+            more = tuple(c for p in plans[1:] for c in library_calls(p))
+            calls = tuple(dict.fromkeys((*calls, *more)))
+            forward = "library" if calls else forward
+    del first
+    return Found(name, forward, backward, (calls, behind), count)
+
+
+def _leaf(t):
+    return t.detach().clone().requires_grad_(t.requires_grad)
+
+
+def table(found: list[Found]) -> str:
+    """The text for docs/performance.md."""
+    by_kind = collections.defaultdict(list)
+    for f in found:
+        by_kind[max((f.forward, f.backward), key=_ORDER.index)].append(f)
+    whole = [f for kind in ("prim", "composite") for f in by_kind[kind]]
+    rows = collections.defaultdict(lambda: collections.defaultdict(list))
+    for f in by_kind["library"]:
+        for side, calls in zip(("", " backward"), f.calls):
+            for call in calls:
+                rows[reasons.reason(call)][call].append(f.name + side)
+    lines = [f"Of {len(found)} operators of PyTorch's database, one sample each on the CPU, {len(whole)} are computed "
+             f"by our kernels alone, forward and backward; {len(by_kind['library'])} call the library somewhere, and "
+             f"{len(by_kind['break'])} are a break.", "",
+             "| why the library is called | which of its operators |", "| --- | --- |"]
+    for why in sorted(rows, key=lambda r: (r == reasons.NOT_YET, -len(rows[r]))):
+        lines.append(f"| {why} | {', '.join(sorted(rows[why]))} |")
+    lines += ["", "No graph: " + ", ".join(sorted(f.name for f in by_kind["break"])) + ".", "",
+              "Kernels of ours alone: " + ", ".join(sorted(f.name for f in whole)) + "."]
+    return "\n".join(lines)
+
+
+_ORDER = ["", "prim", "composite", "library", "break", "error"]
+
+
+def write(text: str) -> None:
+    """Put the table between its marks in docs/performance.md."""
+    page = ROOT / "docs/performance.md"
+    old = page.read_text()
+    head, _, rest = old.partition(BEGIN)
+    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", help="regular expression over the operators' names")
+    p.add_argument("--jobs", type=int, default=2)
+    p.add_argument("--timeout", type=float, default=120, help="seconds for one operator")
+    p.add_argument("--json", help="write what was found to this file")
+    p.add_argument("--docs", action="store_true", help="write the table into docs/performance.md")
+    given = p.parse_args()
+    import jit
+
+    jit.runtime.native()
+    known = operators()
+    chosen = [name for name in known if not given.only or re.search(given.only, name)]
+    found: list[Found] = []
+
+    def checked(name: str) -> list:
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        return [look(name, known[name])]
+
+    def report(name: str, results: list) -> None:
+        one = results[0] if results and isinstance(results[0], Found) else Found(name, "error", note=str(results)[:400])
+        found.append(one)
+        calls = "; ".join(f"{side}: {', '.join(c)}" for side, c in zip(("forward", "backward"), one.calls) if c)
+        print(f"{name:44} {one.forward:10} {one.backward:10} {one.kernels:2} {calls} {one.note}", flush=True)
+
+    workers.run(chosen, checked, given.jobs, given.timeout, report)
+    found.sort(key=lambda f: f.name)
+    if given.json:
+        Path(given.json).write_text(json.dumps([dataclasses.asdict(f) for f in found], indent=0))
+    if given.docs:
+        write(table(found))
+    print(collections.Counter(max((f.forward, f.backward), key=_ORDER.index) for f in found))
+
+
+if __name__ == "__main__":
+    main()
