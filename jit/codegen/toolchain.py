@@ -34,11 +34,14 @@ from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
 # that have them: measured on Sapphire Rapids, tanh, exp and NaN-propagating maxima run 1.3 to 1.7 times faster with
 # 512; elsewhere the option has no effect. -ffp-contract=off keeps a*b+c at two roundings, as eager has it (x*x - y*y is
 # 0 for x == y); helpers that want a fused multiply-add say so. -fno-thread-jumps: jump threading turns chains of
-# selects into a web of masks, at up to half the speed.
+# selects into a web of masks, at up to half the speed. -fno-tree-pre: the elimination of partial redundancies turns
+# selects by two comparisons of one value (a > b or a is NaN) into jumps where they follow each other, and the loop is
+# not vectorised any more, at a tenth to a thirtieth of the speed.
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
     "-fopenmp",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-thread-jumps",
+    "-fno-tree-pre",
     "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
     "-fno-stack-protector", "-fno-semantic-interposition",
     "-fvisibility=hidden", "-fno-plt", "-w", *sanitizers.flags("kernels"),

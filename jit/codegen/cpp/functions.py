@@ -188,7 +188,7 @@ static inline T log_tail_X(T f) { return (f * f) * FMA(POLYNOMIAL(LOG, f), f, -0
 static inline T log_ends_X(T x, T y) {
     y = x < __builtin_infF() ? y : x;
     const T end = x == 0 ? -__builtin_infF() : __builtin_nanF("");
-    return x > 0 || x != x ? y : end;
+    return !(x <= 0) ? y : end;
 }
 """),
     "log_X": (("logarithm_X",), """\

@@ -546,9 +546,9 @@ OPS["trunc"] = _by_kind(_builtin("trunc"), lambda c, a: a)
 
 OPS["maximum"] = lambda c, a, b: maximum(a, b, c.dtype)
 OPS["minimum"] = lambda c, a, b: maximum(a, b, c.dtype, True)
-OPS["fmax"] = _by_kind(lambda c, a, b: f"(({a} > {b}) | ({b} != {b}) ? {a} : {b})",
+OPS["fmax"] = _by_kind(lambda c, a, b: f"({a} != {a} ? {b} : !({a} <= {b}) ? {a} : {b})",
                        lambda c, a, b: maximum(a, b, c.source))
-OPS["fmin"] = _by_kind(lambda c, a, b: f"(({a} < {b}) | ({b} != {b}) ? {a} : {b})",
+OPS["fmin"] = _by_kind(lambda c, a, b: f"({a} != {a} ? {b} : !({a} >= {b}) ? {a} : {b})",
                        lambda c, a, b: maximum(a, b, c.source, True))
 OPS["fma"] = _by_kind(lambda c, x, y, z: f"FMA{'' if c.source is F32 else '_DOUBLE'}({x}, {y}, {z})")
 OPS["copysign"] = _by_kind(_builtin("copysign"))
