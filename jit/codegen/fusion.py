@@ -33,6 +33,9 @@ ROWS = REDUCTIONS | names(kind="scan")  # what needs all of a row
 POSITIONS = names(gives_position=True)
 IN_ORDER = POSITIONS | names(kind="scan")  # what depends on the order of a row
 
+# The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
+# once, the vector from memory.
+OF_A_PRODUCT = "of_a_product"
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
@@ -63,6 +66,8 @@ def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[N
                 wanted.add(base_of(i))
                 users[base_of(i)][n] = 0
             continue
+        if OF_A_PRODUCT in n.attrs and n.op == "mul":
+            wanted.add(base_of(n.inputs[1]))  # the vector, which is read for each element of the matrix
         for i in n.inputs:
             b = base_of(i)
             users[b][n] = users[b].get(n, 0) + numel[i if n.op in ROWS or n.op == "cat" else n]
@@ -108,11 +113,16 @@ class _Trees:
                 self.inlined.add(n)
 
     def _inline(self, n: Node) -> bool:
-        if (n.op in ROWS or n in self.wanted
-            or self.count[n] > MAX_TREE or len(self.leaves[n]) > 12):
-            return False
         users = self.users[n]
         size = max(self.numel[n], 1)
+        if n.op in ROWS or n in self.wanted:
+            return False
+        if OF_A_PRODUCT in n.attrs:
+            return True
+        if self.count[n] > MAX_TREE or len(self.leaves[n]) > 12:
+            return False
+        if sum(users.values()) <= size and all(OF_A_PRODUCT in u.attrs for u in users):
+            return True  # each reads other elements of it
         cost = self.cost[n]
         if n.op == "cat" and (len(n.inputs) > MAX_CAT_INLINE or cost > 16 or len(users) != 1):
             return False

@@ -324,11 +324,21 @@ def _cast(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) 
     value = e.value(node.inputs[0], indexing.broadcast_index(node.inputs[0].type.shape, index), mask)
     if source in HALF:
         value = e.round(value, source)
+    if target in HALF and _few_digits(node.inputs[0]):
+        return e.b.cast(value, torch.float32)
     if target in HALF:
         return e.round(e.b.cast(value, torch.float32), target)
     if target is torch.bool:
         return to_bool(e, value)
     return e.b.cast(value, target)
+
+
+def _few_digits(node: Node) -> bool:
+    """Whether a value is an integer that every half type has: of eight bits, or what a mask has left of one."""
+    if node.type.dtype in (torch.int8, torch.uint8, torch.bool):
+        return True
+    masks = [i.attrs["value"] for i in node.inputs if node.op == "bitwise_and" and i.op == "scalar"]
+    return any(type(m) is int and 0 <= m <= 256 for m in masks)
 
 
 @lowers("clone")

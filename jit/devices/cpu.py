@@ -80,6 +80,7 @@ class Cpu(Backend):
         # The same for every number of threads, so that results are too.
         return min(max(total // 8192, 2), 64)
 
+    sums_products = "made"
     adds_in_chains = True
     draws_bool_masks = True
     plain_flash_attention, transposed_attention = True, False

@@ -136,6 +136,7 @@ class Cuda(Backend):
             return min(max(total // 8192, 2), 2 * programs)
         return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
 
+    sums_products = "all"
     products_flat = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True

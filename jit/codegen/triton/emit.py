@@ -16,6 +16,7 @@ maximum and its sum in one pass.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
         return kernel.layout.emit(kernel, aligned, interpret)
     tiling = tile(kernel)
     config = config or heuristics.choose(tiling)
-    return Emitter(tiling, config, aligned, interpret).source()
+    made = importlib.import_module("jit.codegen.triton.thin").ThinEmitter if tiling.kind == "thin" else Emitter
+    return made(tiling, config, aligned, interpret).source()
 
 
 # What is written for each kind of statement, where a block holds the whole row and in a loop over a row.
@@ -86,6 +88,8 @@ statements, in_loop = loops.Handlers("Triton"), loops.Handlers("Triton's loop ov
 
 
 class Emitter:
+    packs = False  # bytes are taken four at a time
+
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
         self.kernel = kernel = tiling.kernel
@@ -426,7 +430,8 @@ class Emitter:
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
         context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
-                              s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor), self.helpers)
+                              s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor),
+                              self.packs and bool(self.varies[s.args[0]] & set(self.dimensions)), self.helpers)
         text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)

@@ -14,7 +14,7 @@ from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
 from . import analysis
-from .tiling import LONG_ROW, Tiling
+from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes
 
 if TYPE_CHECKING:
     from ..loops import Kernel
@@ -26,7 +26,7 @@ NARROWEST = 16  # columns of a block of rows that is held on chip
 class Config:
     """How a kernel is laid out. All sizes are powers of two.
 
-    x, y, r: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is
+    x, y, r, s, t: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is
     taken as ``parts`` pieces that each thread combines on its own (x is 1 then). recompute: in a row held on chip, only
     what was loaded stays in registers, and the rest is computed again after each reduction. stages: loads in flight in
     the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to decide from the sizes. shift: rows whose length
@@ -36,6 +36,8 @@ class Config:
     x: int = 1
     y: int = 1
     r: int = 1
+    s: int = 1
+    t: int = 1
     looped: bool = False
     parts: int = 1
     recompute: bool = False
@@ -188,6 +190,23 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)
 
 
+def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Sums of products of a matrix and a few vectors."""
+    row = {n: size_hint(tiling.extents[n]) for n in ROW if n in tiling.extents}
+    columns, vectors = size_hint(tiling.extent("x")), next_power_of_two(size_hint(tiling.extent("y")))
+    along = contiguous_axes(tiling.kernel, [s for s in tiling.kernel.body if s.loaded])
+    across = along.get("@x", 0) > along.get("@r", 0)
+    elements, warps = 4096, 4
+    x = 32 if across else 4
+    while x > 1 and columns // x < 4 * arch.processors:
+        x //= 2
+    left, blocks = max(elements // (x * vectors), 1), {}
+    for n in reversed(list(row)):
+        blocks[n] = min(next_power_of_two(row[n]), left)
+        left = max(left // blocks[n], 1)
+    return Config(x=min(x, next_power_of_two(columns)), y=vectors, looped=True, warps=warps, stages=1, **blocks)
+
+
 def _stream_access(kernel: Kernel) -> int:
     """Bytes of the widest element that is read or written throughout the iteration space."""
     accesses = [s for s in kernel.body if s.accessed and "@r" in s.symbols]
@@ -195,4 +214,4 @@ def _stream_access(kernel: Kernel) -> int:
     return max((kernel.buffer_of[s.buffer].dtype.itemsize for s in whole or accesses), default=4)
 
 
-_CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns}
+_CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns, "thin": thin}

@@ -18,17 +18,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...graph import dims
 from .. import loops, nest
 from ..indexing import size_hint
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
-    from ..loops import Axis, Kernel, Load, Store
+    from ..loops import Axis, Kernel, Load, Statement, Store
 
 INT32_MAX = 2**31 - 1
 # Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
 LONG_ROW = 4096
+ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
+MOST_VECTORS = 16
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -71,7 +75,7 @@ class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous
     somewhere), "strip" (y are the outer axes), "inner" (rows lie along r), "outer" (rows lie along x) or "product" (of
-    matrices: y are rows, x columns)."""
+    matrices: y are rows, x columns) or "thin" (see ``thin``)."""
 
     kernel: loops.Kernel
     kind: str
@@ -125,7 +129,7 @@ def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None 
 def tile(kernel: loops.Kernel) -> Tiling:
     """Choose the tile dimensions of a kernel, from its index expressions and present sizes."""
     kernel = simplify(kernel)
-    return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+    return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
 
 def _tile_pointwise(kernel: Kernel) -> Tiling:
@@ -172,3 +176,62 @@ def _tile_reduction(kernel: Kernel) -> Tiling:
             return tiling(kernel, "outer", z=[a for a in kernel.axes if a is not inner], x=[inner], r=kernel.raxes)
         return tiling(kernel, "outer", x=kernel.axes, r=kernel.raxes)
     return tiling(kernel, "inner", x=kernel.axes, r=kernel.raxes)
+
+
+def thin(kernel: Kernel) -> Tiling | None:
+    """A kernel that is nothing but sums of products of a matrix and a few vectors, with the matrix's rows as the
+    dimension ``x``, the vectors as ``y``, and each axis of a row as a dimension; None for any other."""
+    sums = [s for s in kernel.body if s.combine]
+    if not sums or any(s.combine != "sum" or not s.reduces or s.dtype is not torch.float32 or s.precise for s in sums):
+        return None
+    if len(kernel.raxes) > len(ROW) or any(s.effect and kernel.is_element(s) for s in kernel.body):
+        return None
+    later: set = set()
+    for s in kernel.body:
+        if any(n in later for n in s.uses):
+            if kernel.is_element(s):
+                return None  # the row is needed again
+            later.add(s.dst)
+        elif s.combine:
+            later.add(s.dst)
+    terms = [t for s in sums for t in products(kernel, s.arg)]
+    if not all(kernel.definition[t].prim == "mul" for t in terms):
+        return None
+    loads = [s for s in kernel.body if s.loaded and kernel.is_element(s)]
+    matrix = max(loads, key=lambda s: _bytes(kernel, s), default=None)
+    if matrix is None:
+        return None
+    rows = [a for a in kernel.axes if a.name in kernel.varies[matrix.dst]]
+    vectors = [a for a in kernel.axes if a not in rows]
+    count = dims.product(a.extent for a in vectors)
+    if type(count) is not int or count > MOST_VECTORS or not rows:
+        return None
+    # Each has a factor that varies along fewer rows than the matrix, and is read again for the others.
+    if not all(any(_vector(kernel, o, matrix) for o in kernel.definition[t].operands) for t in terms):
+        return None
+    row = kernel.raxes[-1]
+    across = contiguous_axes(kernel, [matrix])
+    if len(kernel.raxes) == 1 and row.name not in across:
+        return None
+    return tiling(kernel, "thin", y=vectors, x=rows, **{n: [a] for n, a in zip(ROW[-len(kernel.raxes):], kernel.raxes)})
+
+
+def _vector(kernel: Kernel, name: str, matrix: Load) -> bool:
+    s = kernel.definition[name]
+    s = kernel.definition[s.operands[0]] if s.prim == "cast" else s
+    return bool(s.loaded) and kernel.varies[s.dst] - kernel.reduced < kernel.varies[matrix.dst] - kernel.reduced
+
+
+def _bytes(kernel: Kernel, s: Statement) -> int:
+    total = kernel.buffer_of[s.loaded].dtype.itemsize
+    for a in kernel.axes + kernel.raxes:
+        total *= size_hint(a.extent) if a.name in kernel.varies[s.dst] else 1
+    return total
+
+
+def products(kernel: Kernel, name: str) -> list[str]:
+    """The values whose sum a value is."""
+    s = kernel.definition[name]
+    if s.prim == "add" and s.dtype is torch.float32:
+        return [t for a in s.operands for t in products(kernel, a)]
+    return [name]

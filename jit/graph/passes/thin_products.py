@@ -1,0 +1,202 @@
+"""Products of a matrix and a vector as sums of products, which kernels compute with all that stands around them.
+
+The library reads a weight as it is stored in its operand's dtype, so one that is kept in eight or four bits is written
+to memory in sixteen before it is multiplied: six times the bytes. A product with a vector does nothing but read its
+matrix once, and that is what the loops of a reduction do: as ``sum(matrix * vector)`` the nodes that make the matrix,
+those that follow the product, and others that read the same matrix, are part of its kernel as they are of any
+reduction's. The products of halves are not rounded before they are added, as in the library.
+
+The sum is taken over as many dimensions as the matrix is made of along it: where its nodes see the row as groups that
+have a factor each, or as pairs that lie in one byte, an axis of its own for each of them leaves no division in any
+address. Parts that are joined by a concatenation are sums of their own, added up for each element, so that none is
+selected by its position.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from jit import config
+from jit.codegen.fusion import OF_A_PRODUCT
+from jit.codegen.indexing import segments
+from jit.devices import backend
+from jit.graph import dims
+from jit.graph.ir import Graph, Node, filled
+from jit.graph.passes.rewrite import rebuilt
+from jit.graph.prim_info import info
+from jit.graph.prims import base_of
+
+if TYPE_CHECKING:
+    Row = tuple[tuple[int | None, int], ...]
+
+    from collections.abc import Callable
+
+    from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MOST_PARTS = 4  # of a row, that are joined
+
+
+def sum_thin_products(graph: Graph) -> Graph:
+    """The graph with its products with vectors as sums where kernels are faster than the library."""
+    if config.match_eager_rounding:  # a product of elements would be rounded, which the library does not do
+        return graph
+    return rebuilt(graph, _interesting, _rewrite)
+
+
+def _interesting(n: Node) -> bool:
+    return (n.op == "aten_call" and not n.several and not n.impure and n.attrs["overload"] == ""
+            and n.attrs["target"] in _OPERANDS and n.type.dtype in DTYPES and backend(n.type.device).sums_products)
+
+
+def _linear(b: Builder, x: Node, w: Node, bias: Node | None = None) -> tuple:
+    return x, b.transpose(w, 0, 1) if w.type.rank == 2 else None, bias
+
+
+# For each operator: its left operand, its right one, and what is added.
+_OPERANDS: dict[str, Callable] = {
+    "aten::mm": lambda b, x, w: (x, w, None),
+    "aten::mv": lambda b, w, x: (w, b.unsqueeze(x, 1), None),
+    "aten::addmm": lambda b, c, x, w, beta=1, alpha=1: (x, w if beta == alpha == 1 else None, c),
+    "aten::linear": _linear,
+}
+
+
+def _rewrite(b: Builder, n: Node) -> Node | None:
+    """The nodes that compute ``n``, or None to leave it as it is."""
+    x, w, added = _OPERANDS[n.attrs["target"]](b, *filled(n.attrs["args"], n.inputs))
+    if w is None or any(t.type.dtype is not n.type.dtype for t in (x, w) if t is not None):
+        return None
+    rows, columns, depth = dims.product(x.type.shape[:-1]), w.type.shape[1], x.type.shape[-1]
+    if type(depth) is not int or depth < 2:
+        return None
+    ways = [(b.transpose(w, 0, 1), x)] * _is(rows, 1) + [(x, w)] * _is(columns, 1)
+    matrix, vector = next((way for way in ways if _pays(way[0], n)), (None, None))
+    if matrix is None:
+        return None
+    total = _summed(b, matrix, b.reshape(vector, (depth,)), matrix.type.shape[:-1])
+    total = b.reshape(total, n.type.shape)
+    if added is not None:
+        total = b.emit("add", (total, added), {}, n.type.dtype)
+    return total if total.type == n.type else None
+
+
+def _is(size: IntExpr, value: int) -> bool:
+    return type(size) is int and size == value
+
+
+def _pays(matrix: Node, n: Node) -> bool:
+    """Whether a kernel is faster than the library: where it reads fewer bytes, or reads the same as fast."""
+    return backend(n.type.device).sums_products == "all" or info(base_of(matrix).op).kind in ("pointwise", "copy")
+
+
+def _summed(b: Builder, matrix: Node, vector: Node, outer: tuple[IntExpr, ...]) -> Node:
+    """``sum(matrix * vector)`` along the last dimension."""
+    factors, joined = _factors(matrix, vector.type.shape[0])
+    first, terms = len(outer), []
+    matrix, vector = b.reshape(matrix, (*outer, *factors)), b.reshape(vector, tuple(factors))
+    for at in itertools.product(*(range(factors[d]) for d in joined)):
+        m, v = matrix, vector
+        for d, i in reversed(list(zip(joined, at))):
+            m, v = b.select(m, first + d, i), b.select(v, d, i)
+        terms.append(b.marked(b.emit("mul", (m, v), {}, m.type.dtype), "", **{OF_A_PRODUCT: True}))
+    while len(terms) > 1:
+        added = b.emit("add", (terms.pop(0), terms.pop(0)), {}, matrix.type.dtype)
+        terms.append(b.marked(added, "", **{OF_A_PRODUCT: True}))
+    along = tuple(range(first, terms[0].type.rank))
+    return b.reduce("sum", terms[0], along, False, matrix.type.dtype)
+
+
+def _factors(matrix: Node, depth: int) -> tuple[list[int], list[int]]:
+    """Sizes whose product is the length of a row, outermost first, and the places of those along which parts are
+    joined."""
+    strides, parts = {1, depth}, {}
+    _divide(matrix, ((matrix.type.rank - 1, depth),), strides, parts, set())
+    chain = [1]
+    for s in sorted(strides):
+        if s % chain[-1] == 0 and s > chain[-1]:
+            chain.append(s)
+    if chain[-1] != depth:
+        return [depth], []
+    steps = list(zip(chain, chain[1:]))[::-1]
+    joined, some = [], 1
+    for d, (inner, step) in enumerate(steps):
+        if parts.get(inner) == step // inner and some * step // inner <= MOST_PARTS:
+            joined.append(d)
+            some *= step // inner
+    return ([step // inner for inner, step in steps], joined) if len(joined) < len(steps) else ([depth], [])
+
+
+def _divide(node: Node, row: Row, strides: set[int], parts: dict[int, int], seen: set) -> None:
+    """Note where a row is divided by the nodes that make it.
+
+    Args:
+        row: of ``node``'s dimensions, those over which the row's elements lie in order, outermost first, with sizes;
+            None for one along which nothing varies. The first may be the inner part of a dimension.
+        strides: gets the numbers of neighbouring elements that lie together in some dimension.
+        parts: gets the number of parts, by the length of one, of those that a concatenation joins.
+    """
+    if (node, row) in seen or all(d is None for d, _ in row):
+        return
+    seen.add((node, row))
+    inner, at = 1, {}
+    for d, size in reversed(row):
+        strides.add(inner)
+        at[d] = inner
+        inner *= size
+    op = node.op
+    if op == "cat":
+        d = node.attrs["dim"]
+        lengths = {i.type.shape[d] for i in node.inputs if i.type.rank == node.type.rank}
+        if d in at and (d, node.type.shape[d]) in row and len(lengths) == 1:
+            (length,) = lengths
+            strides.add(at[d] * length)
+            parts[at[d] * length] = node.type.shape[d] // length
+    elif op == "permute":
+        order = node.attrs["dims"]
+        _divide(node.inputs[0], tuple([(None if d is None else order[d], n) for d, n in row]), strides, parts, seen)
+    elif op == "reshape":
+        found = _through_reshape(node.inputs[0].type.shape, node.type.shape, row)
+        if found is not None:
+            _divide(node.inputs[0], found, strides, parts, seen)
+    elif info(op).kind == "pointwise" or op in ("expand", "clone"):
+        for i in node.inputs:
+            shape = i.type.shape
+            less = node.type.rank - len(shape)
+            kept = [(None if d is None or d < less or _is(shape[d - less], 1) else d - less, n) for d, n in row]
+            _divide(i, tuple(kept), strides, parts, seen)
+
+
+def _through_reshape(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...], row: Row) -> Row | None:
+    """A row of the dimensions of ``target`` in those of ``source``; None where its elements do not lie in order."""
+    left, found = [(d, n) for d, n in row if n != 1], []
+
+    def constant() -> None:
+        while left and left[-1][0] is None:
+            found.insert(0, left.pop())
+
+    for a, b in reversed(segments(source, target)):
+        constant()
+        own = []
+        while left and left[-1][0] in b:
+            own.insert(0, left.pop())
+        if own and ([d for d, _ in own] != b[len(b) - len(own):] or any(n != target[d] for d, n in own[1:])):
+            return None
+        size = math.prod(n for _, n in own)
+        for d in reversed(a):
+            if size == 1:
+                break
+            whole = type(source[d]) is int and size % source[d] == 0
+            if not whole and not dims.divisible(source[d], size):
+                return None
+            found.insert(0, (d, source[d] if whole else size))
+            size = size // source[d] if whole else 1
+        if size != 1:
+            return None
+    constant()
+    return None if left else tuple(found)

@@ -1,0 +1,189 @@
+"""Products with a vector as sums of products, in one kernel with what makes the matrix: by C++, by Triton's interpreter
+and for sm_90 without a GPU."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from codegen_graphs import moved
+from graph_harness import clone_inputs, trace
+from thin_programs import PROGRAMS
+
+import jit
+from jit.codegen import Options, compile_graph, loops, reference
+from jit.codegen.planner import Planner
+from jit.codegen.triton import emit, tiling, worker
+from jit.codegen.triton.compile import compile_triton
+from jit.graph import dims
+from jit.graph.passes import SCHEDULED, STANDARD, run_passes
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ONE_KERNEL = sorted(set(PROGRAMS) - {"of_a_norm"})
+HALVES = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+
+
+def made(name, k=128, n=24, dtype=torch.float32, seed=3):
+    torch.manual_seed(seed)
+    fn, tensors = PROGRAMS[name](k, n, dtype)
+    return fn, list(tensors)
+
+
+def doubled(tensors):
+    return [t.double() if t.is_floating_point() else t for t in tensors]
+
+
+def near(got, fn, tensors):
+    """Whether a result is as exact as eager's, to a rounding, and laid out alike."""
+    eager, exact = fn(*tensors), fn(*doubled(tensors))
+    assert (got.dtype, got.shape, got.stride()) == (eager.dtype, eager.shape, eager.stride())
+    error, theirs = (((t.double() - exact).norm() / exact.norm()).item() for t in (got, eager))
+    assert error <= max(3 * theirs, HALVES[got.dtype]), (error, theirs)
+
+
+def scheduled(name, device=None, **sizes):
+    fn, tensors = made(name, **sizes)
+    graph = run_passes(trace(fn, *clone_inputs(tensors))[0], STANDARD)
+    return run_passes(graph if device is None else moved(graph, device), SCHEDULED), fn, tensors
+
+
+def calls(plan):
+    return [s for s in plan.steps if s.kind == "aten"]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values(name, dtype):
+    for k, n in ((128, 24), (64, 1), (1024, 70)):
+        graph, fn, tensors = scheduled(name, k=k, n=n, dtype=dtype)
+        compiled = compile_graph(graph)
+        assert not calls(compiled.plan)
+        assert len(compiled.launches) == 1 or name not in ONE_KERNEL
+        near(compiled.call(*tensors)[0], fn, tensors)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_say_what_they_mean(name):
+    graph, fn, tensors = scheduled(name)
+    compiled = compile_graph(graph, Options(target="reference"))
+    for kernel in compiled.loops.values():
+        loops.verify(kernel)
+    near(reference.run_plan(compiled, *tensors)[0], fn, tensors)
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_nothing_is_divided_or_chosen_by_position(name):
+    """Neither in an address nor among joined parts; but of rows that are joined."""
+    if name == "int4_as_rows_of_groups":
+        return
+    graph, *_ = scheduled(name)
+    (kernel,) = compile_graph(graph, Options(target="reference")).launches
+    assert "//" not in kernel.text() and "%" not in kernel.text() and "where(" not in kernel.text()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_by_default(name):
+    """On other tensors, layouts and sizes in one entry's life, with gradients of the vector."""
+    fn, tensors = made(name, dtype=torch.bfloat16)
+    ours = jit.compile(fn, fullgraph=True)
+    for seed in (3, 4):
+        tensors = made(name, dtype=torch.bfloat16, seed=seed)[1]
+        near(ours(*tensors), fn, tensors)
+    wide = [t.expand(2, *t.shape)[0] if t.dim() < 2 else torch.stack([t, t], -1)[..., 1] for t in tensors]
+    near(ours(*wide), fn, wide)
+    fn, tensors = made(name)
+    mine, theirs = ([t.clone().requires_grad_(t.is_floating_point()) for t in tensors] for _ in range(2))
+    jit.compile(fn, fullgraph=True)(*mine).square().sum().backward()
+    fn(*theirs).square().sum().backward()
+    for a, b in zip(mine, theirs):
+        assert a.grad is None and b.grad is None or (a.grad - b.grad).norm() <= 1e-5 * b.grad.norm()
+
+
+def test_other_products_stay_with_the_library():
+    """Of two rows, with a factor, of doubles, and of a matrix that is there."""
+    w, x = torch.randn(8, 16), torch.randn(1, 16)
+    for fn, args in ((lambda x, w: x @ (w * 2).t(), (torch.randn(2, 16), w)),
+                     (lambda x, w: torch.addmm(x[:, :8], x, (w * 2).t(), alpha=0.5), (x, w)),
+                     (lambda x, w: x @ (w * 2).t(), (x.double(), w.double())), (lambda x, w: x @ w.t(), (x, w))):
+        graph = run_passes(trace(fn, *args)[0], (*STANDARD, *SCHEDULED))
+        compiled = compile_graph(graph)
+        assert len(calls(compiled.plan)) == 1
+        assert torch.allclose(compiled.call(*args)[0], fn(*args))
+
+
+def test_a_matrix_that_is_wanted_too():
+    def fn(x, w, s):
+        m = w.to(x.dtype) * s
+        return x @ m.t(), m
+
+    x, w, s = torch.randn(1, 64), torch.randint(-100, 100, (8, 64), dtype=torch.int8), torch.rand(8, 1)
+    got, m = jit.compile(fn, fullgraph=True)(x, w, s)
+    want, n = fn(x, w, s)
+    assert torch.allclose(got, want, rtol=1e-5, atol=1e-3) and torch.equal(m, n)
+
+
+def test_values_that_no_number_is():
+    """Infinities and NaN of the vector and of factors come through as in eager."""
+    fn, tensors = made("int4_stacked")
+    for place, value in ((0, torch.inf), (0, torch.nan), (2, torch.inf)):
+        given = clone_inputs(tensors)
+        given[place].view(-1)[1] = value
+        assert torch.equal(jit.compile(fn)(*given).isnan(), fn(*given).isnan())
+        assert torch.equal(jit.compile(fn)(*given).isinf(), fn(*given).isinf())
+
+
+# -- Triton ----------------------------------------------------------------------------------------------------------
+
+DEVICE = torch.device("cuda", 0)
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+INTERPRETED = [(128, 24), (96, 6), (1024, 70)]
+
+
+def gpu_kernels(name, **sizes):
+    graph, fn, tensors = scheduled(name, DEVICE, **sizes)
+    planner = Planner(graph, Options())
+    planner.schedule()
+    assert not [s for s in planner.steps if type(s).__name__ == "CallLibrary"]
+    return planner.launches, fn, tensors
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_for_a_gpu(name):
+    for sizes in ({"k": 4096, "n": 1024}, {"k": 96, "n": 34}):
+        kernels, *_ = gpu_kernels(name, dtype=torch.bfloat16, **sizes)
+        kind = "outer" if name == "int8_by_columns" else "thin"  # columns alone are what other reductions are
+        assert kind in [tiling.tile(k).kind for k in kernels] and compile_triton(kernels)
+
+
+def interpret():
+    """In a process with Triton's interpreter: prints "ok name.dtype" for each whose values are right."""
+
+    def run(kernel, buffers, sizes):
+        source = emit.emit(kernel, interpret=True)
+        function, _ = worker.load_function(source.text, source.function)
+        function[(dims.evaluate(source.grid, sizes),)](*[buffers[b.name] for b in kernel.buffers])
+
+    for name in PROGRAMS:
+        for word, dtype in TYPES.items():
+            for k, n in INTERPRETED:
+                graph, fn, tensors = scheduled(name, DEVICE, k=k, n=n, dtype=dtype)
+                plan = compile_graph(graph, Options(target="reference"))
+                near(reference.run_plan(plan, *tensors, run_kernel=run)[0], fn, tensors)
+            print(f"ok {name}.{word}")
+
+
+@functools.cache
+def interpreted():
+    path = os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_thin_products as t; t.interpret()"],
+                          cwd=HERE, env=environment, capture_output=True, text=True, timeout=600)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_by_tritons_interpreter(name, dtype):
+    assert f"ok {name}.{dtype}" in interpreted().splitlines(), interpreted()[-3000:]
