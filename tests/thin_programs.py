@@ -133,3 +133,9 @@ def of_a_norm(k, n, dtype):
 def low_rank_added(k, n, dtype):
     return (lambda x, w, a, b: x @ (w + a * b).t()), (
         _vector(k, dtype), _factors(n, k, dtype=dtype), _factors(n, 1, dtype=dtype), _factors(1, k, dtype=dtype))
+
+
+@program
+def float8(k, n, dtype):
+    return (lambda x, w, s: x @ (w.to(x.dtype) * s).t()), (
+        _vector(k, dtype), torch.randn(n, k).to(torch.float8_e4m3fn), _factors(n, 1, dtype=dtype))

@@ -91,7 +91,7 @@ class Backend:
     # -- forms in which the library is called -------------------------------------------------------------------
 
     libraries: tuple = ()  # whose switches in ``torch.backends`` its operators obey
-    # Which products with a vector are sums in kernels of ours: "made", those of a matrix that kernels make, "all", None.
+    # Which products with a vector are sums in kernels: "made", those of a matrix that kernels make, "all", None.
     sums_products: str | None = None
     products_flat = False  # ``linear`` as a matrix product on views, which is cheaper to call
     aligned_rows = 0  # bytes of which rows of matrices of halves should be multiples for the library's fast kernels

@@ -16,7 +16,6 @@ maximum and its sum in one pass.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -79,8 +78,7 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
         return kernel.layout.emit(kernel, aligned, interpret)
     tiling = tile(kernel)
     config = config or heuristics.choose(tiling)
-    made = importlib.import_module("jit.codegen.triton.thin").ThinEmitter if tiling.kind == "thin" else Emitter
-    return made(tiling, config, aligned, interpret).source()
+    return EMITTERS[tiling.kind](tiling, config, aligned, interpret).source()
 
 
 # What is written for each kind of statement, where a block holds the whole row and in a loop over a row.
@@ -748,3 +746,6 @@ def _function_name(kernel: loops.Kernel, kind: str) -> str:
         if word and (not words or words[-1] != word):
             words.append(word)
     return "_".join(["jit", kind, *words[:6]])[:60] if words else f"jit_{kind}_copy"
+
+
+EMITTERS = dict.fromkeys(("flat", "tile", "strip", "inner", "outer"), Emitter)  # by the kind of a tiling

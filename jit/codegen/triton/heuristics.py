@@ -26,11 +26,11 @@ NARROWEST = 16  # columns of a block of rows that is held on chip
 class Config:
     """How a kernel is laid out. All sizes are powers of two.
 
-    x, y, r, s, t: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block is
-    taken as ``parts`` pieces that each thread combines on its own (x is 1 then). recompute: in a row held on chip, only
-    what was loaded stays in registers, and the rest is computed again after each reduction. stages: loads in flight in
-    the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to decide from the sizes. shift: rows whose length
-    is no multiple of a vector are read from the aligned address before them (x is 1).
+    x, y, r, s, t: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block
+    is taken as ``parts`` pieces that each thread combines on its own (x is 1 then). recompute: in a row held on chip,
+    only what was loaded stays in registers, and the rest is computed again after each reduction. stages: loads in
+    flight in the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to decide from the sizes. shift: rows
+    whose length is no multiple of a vector are read from the aligned address before them (x is 1).
     """
 
     x: int = 1

@@ -15,7 +15,7 @@ import torch
 
 from ...graph import dims
 from . import ops, types
-from .emit import Emitter
+from .emit import EMITTERS, Emitter
 from .tiling import ROW, products
 
 if TYPE_CHECKING:
@@ -182,3 +182,6 @@ class _Nest:
 
     def __exit__(self, *error: object) -> None:
         self.e.depth = self.depth
+
+
+EMITTERS["thin"] = ThinEmitter

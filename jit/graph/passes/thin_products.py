@@ -33,8 +33,6 @@ from jit.graph.prims import base_of
 if TYPE_CHECKING:
     Row = tuple[tuple[int | None, int], ...]
 
-    from collections.abc import Callable
-
     from jit.graph.build import Builder
     from jit.graph.dims import IntExpr
 
@@ -51,27 +49,31 @@ def sum_thin_products(graph: Graph) -> Graph:
 
 def _interesting(n: Node) -> bool:
     return (n.op == "aten_call" and not n.several and not n.impure and n.attrs["overload"] == ""
-            and n.attrs["target"] in _OPERANDS and n.type.dtype in DTYPES and backend(n.type.device).sums_products)
+            and n.type.dtype in DTYPES and backend(n.type.device).sums_products is not None)
 
 
-def _linear(b: Builder, x: Node, w: Node, bias: Node | None = None) -> tuple:
-    return x, b.transpose(w, 0, 1) if w.type.rank == 2 else None, bias
-
-
-# For each operator: its left operand, its right one, and what is added.
-_OPERANDS: dict[str, Callable] = {
-    "aten::mm": lambda b, x, w: (x, w, None),
-    "aten::mv": lambda b, w, x: (w, b.unsqueeze(x, 1), None),
-    "aten::addmm": lambda b, c, x, w, beta=1, alpha=1: (x, w if beta == alpha == 1 else None, c),
-    "aten::linear": _linear,
-}
+def _operands(b: Builder, n: Node) -> tuple[Node, Node, Node | None] | None:
+    """(left operand, right operand, what is added or None) of a product of matrices; None for other calls."""
+    target, args = n.attrs["target"], list(filled(n.attrs["args"], n.inputs))
+    if target == "aten::mm":
+        return args[0], args[1], None
+    if target == "aten::mv":
+        return args[0], b.unsqueeze(args[1], 1), None  # it has one column, and a result without a dimension for it
+    if target == "aten::addmm" and all(type(a) in (int, float) and a == 1 for a in args[3:]):
+        return args[1], args[2], args[0]
+    if target == "aten::linear" and args[1].type.rank == 2:
+        return args[0], b.transpose(args[1], 0, 1), args[2] if len(args) > 2 else None
+    return None
 
 
 def _rewrite(b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
-    x, w, added = _OPERANDS[n.attrs["target"]](b, *filled(n.attrs["args"], n.inputs))
-    if w is None or any(t.type.dtype is not n.type.dtype for t in (x, w) if t is not None):
+    if not any(_is(size, 1) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:])):
         return None
+    found = _operands(b, n)
+    if found is None or any(t.type.dtype is not n.type.dtype for t in found[:2]):
+        return None
+    x, w, added = found
     rows, columns, depth = dims.product(x.type.shape[:-1]), w.type.shape[1], x.type.shape[-1]
     if type(depth) is not int or depth < 2:
         return None
