@@ -518,3 +518,34 @@ def test_einsum_of_one_operand_is_a_view():
 
     q, m = torch.rand(2, 12, 4), torch.rand(12, 2)
     torch.testing.assert_close(jit.compile(f, fullgraph=True)(q, m), f(q, m))
+
+
+REPEATED = {
+    "repeat": lambda x: x.repeat(1, 4) * 2,
+    "repeat_interleave": lambda x: x.repeat_interleave(128, 1) + 1,
+    "both ways": lambda x: x.repeat(2, 3) + x.repeat_interleave(2, 0).repeat_interleave(3, 1),
+    "scan of a repetition": lambda x: x.repeat(1, 3).cumsum(1),
+    "sum of a repetition": lambda x: x.repeat(1, 4).sum(1),
+    "sum over columns": lambda x: x.repeat(1, 4).sum(0),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_axes_walked_in_periods(name):
+    """Whole numbers, so that every order of adding gives the same."""
+    f = REPEATED[name]
+    compiled = jit.compile(f)
+    for rows, columns in ((3, 128), (5, 100), (2, 64), (70, 63), (64, 192), (1, 64), (0, 64)):
+        x = torch.randint(-9, 9, (rows, columns)).float()
+        for layout in (x, x.t().contiguous().t(), x[:, ::2]):
+            assert torch.equal(compiled(layout), f(layout))
+
+
+def test_a_repetition_is_read_in_order():
+    """As a loop over one period, not as a gather at ``i % n``."""
+    b = loops.KernelBuilder()
+    i = b.axis(4096)
+    value = b.load(b.buffer(torch.float32), dims.Mod(i, 1024))
+    b.store(b.buffer(torch.float32, "out"), i, value)
+    text = emit([loops.verify(b.finish("repeated"))])
+    assert "% 1024" not in text and "< 1024" in text

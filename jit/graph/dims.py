@@ -420,6 +420,16 @@ def coefficient(e: Any, name: str) -> IntExpr | None:
     return result
 
 
+def periods(e: IntExpr, name: str) -> set[int]:
+    """The numbers by which an expression divides the symbol ``name`` itself, as a quotient or a remainder."""
+    e = symbolic(e)
+    if e is None:
+        return set()
+    atoms = {a for mono in e.terms for a in mono if isinstance(a, (Quotient, Remainder))}
+    itself = [a for a in atoms if free_symbols(a.a) == {name} and coefficient(a.a, name) == 1]
+    return {a.b for a in itself if type(a.b) is int and structurally_equal(subst(a.a, {name: 0}), 0)}
+
+
 def evaluate(e: IntExpr, values: dict) -> int:
     """The value of ``e`` for integer values of its symbols; KeyError names one that is missing."""
     return numeric(e, lambda atom: values[atom.name])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
+SHORTEST_PERIOD = 64  # iterations that are worth a loop of their own
 
 
 def hint(e: IntExpr) -> int:
@@ -46,7 +47,7 @@ def normalise(kernel: loops.Kernel) -> loops.Kernel:
     kernel = nest.without_ones(kernel)
     if not kernel.axes and not kernel.raxes:
         kernel = dataclasses.replace(kernel, axes=(loops.Axis("unit", 1, "p"),))
-    return nest.joined(kernel, nest.walked_as_one)
+    return nest.unfolded(nest.joined(kernel, nest.walked_as_one), SHORTEST_PERIOD)
 
 
 @dataclass
