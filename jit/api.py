@@ -63,8 +63,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         backend: None for our kernels, "eager" to run the captured graph op by op, or ``fn(graph, example_inputs) ->
             callable``.
         mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", as in ``torch.compile``. The
-            last two set the option ``templates``; one that asks for more than is done gives a warning, once, that says
-            what it does not get.
+            second and third set the option ``cudagraphs``, the last two ``templates``; one that asks for more than is
+            done gives a warning, once, that says what it does not get.
         options: values for ``jit.config``, by name, that hold while this function is compiled.
         disable: return ``model`` as it is.
         passes: functions that change each captured graph before it is differentiated and compiled, in this order; see

@@ -11,13 +11,13 @@ from . import config
 MODES = {
     None: None,
     "default": None,
-    "reduce-overhead": "calls run without Python in any mode, and CUDA graphs are not recorded",
-    "max-autotune": "but for products, block sizes come from heuristics and are not searched for, and CUDA graphs are "
-                    "not recorded",
+    "reduce-overhead": None,
+    "max-autotune": "but for products, block sizes come from heuristics and are not searched for",
     "max-autotune-no-cudagraphs": "but for products, block sizes come from heuristics and are not searched for",
 }
 # The options that a mode sets where the call says nothing else.
-OPTIONS = {"max-autotune": {"templates": True}, "max-autotune-no-cudagraphs": {"templates": True}}
+OPTIONS = {"reduce-overhead": {"cudagraphs": True}, "max-autotune": {"cudagraphs": True, "templates": True},
+           "max-autotune-no-cudagraphs": {"templates": True}}
 _told: set = set()  # modes that the user was told of
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import failures, logs, torch_private
+from . import config, failures, logs, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
 from .errors import Unsupported
@@ -46,7 +46,7 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
-        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols)))
+        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols), graphs=config.cudagraphs))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")

@@ -42,6 +42,8 @@ OPTIONS = {
     "templates": Option(False, "compute matrix products together with what follows them, where a kernel of ours is "
                                "faster than the library's: candidates are timed while compiling. "
                                "mode=\"max-autotune\" switches it on"),
+    "cudagraphs": Option(False, "record compiled graphs into CUDA graphs, which launch all their kernels at once. "
+                                "mode=\"reduce-overhead\" and \"max-autotune\" switch it on"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
                                      "capturing"),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "

@@ -118,7 +118,7 @@ class PlanWriter:
         plan = Plan(n_inputs=len(p.graph.inputs), n_ints=len(self.regs.int_symbols), regs=tuple(self.regs.program),
                     n_slots=self.buffers.n_slots, compute=compute, outputs=tuple(outputs), commit=commit,
                     mutates=tuple(sorted(o.mutates for o in self.buffers.direct)),
-                    aligned=tuple(sorted(p.aligned_inputs)))
+                    aligned=tuple(sorted(p.aligned_inputs)), graphs=p.options.graphs)
         plan.check()
         return plan
 

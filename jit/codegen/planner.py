@@ -42,7 +42,8 @@ class Options:
     ``channels_last`` lets convolutions run in that format; ``unaligned``: the numbers of inputs whose address is
     not aligned (GPU kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
-    candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on."""
+    candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
+    calls are recorded into CUDA graphs."""
 
     target: str = "native"
     fuse: bool = True
@@ -51,6 +52,7 @@ class Options:
     unaligned: frozenset = frozenset()
     symbols: tuple = ()
     choose: Optional[Callable] = None
+    graphs: bool = False
 
 
 @dataclass

@@ -17,7 +17,7 @@ Results are made, and a signal that is pending is handled, between the two.
 torch's own operator, so that it is a view to autograd and shares the version counter. ``mutates`` lists the inputs that
 kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose
 address GPU kernels take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan
-runs.
+runs. ``graphs``: calls are recorded into CUDA graphs, where that can be done (``native/plan_graphs.h``).
 
 The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it
 runs, from any thread.
@@ -77,6 +77,7 @@ class Plan:
     commit: tuple[Step, ...] = ()
     mutates: tuple = ()
     aligned: tuple | None = None
+    graphs: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -1,6 +1,7 @@
 // The node of autograd's graph behind the results of a compiled forward: its apply runs the backward plan, with no
 // Python in between.
 #include <ATen/ExpandUtils.h>
+#include <ATen/SavedTensorHooks.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -208,7 +209,7 @@ class CompiledNode final : public Node {
                                                              : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
-      execute(backward, run, /*gil_held=*/false, [&] {
+      execute(backward, run, /*gil_held=*/false, backward.outputs.size(), [&] {
         for (size_t k = 0; k < p.wrt.size(); ++k)
           if (wanted[k]) gradients[k] = run.plain_result(backward.outputs[p.grads[k]]);
       });
@@ -556,7 +557,10 @@ static PyObject* run_differentiable(PyObject* object, PyObject* const* args, siz
     c10::SmallVector<at::Tensor, 8> outputs(g.n_outputs);
     decltype(record(call, gradient, outputs)) node;
     Ref result;
-    execute(*call.program, call.run, /*gil_held=*/true, [&] {
+    // A hook for saved tensors may do anything with them, on any stream.
+    bool hooked = call.program->graphs && at::SavedTensorDefaultHooks::get_hooks().has_value();
+    size_t n_public = hooked ? slots.size() : (size_t)g.n_outputs;
+    execute(*call.program, call.run, /*gil_held=*/true, n_public, [&] {
       bool recorded = false;
       if (c10::GradMode::is_enabled() && !g.tangents.empty())
         for (int32_t i : g.wrt) recorded |= call.input(i).requires_grad();

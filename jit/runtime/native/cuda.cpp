@@ -1,4 +1,4 @@
-// Only the dozen driver functions used here are declared; no CUDA header is needed, and without a driver nothing here
+// Only the few driver functions used here are declared; no CUDA header is needed, and without a driver nothing here
 // is reached.
 #include "cuda.h"
 
@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -41,6 +42,10 @@ struct Driver {
   CUresult (*set_cache_config)(CUfunction, int);
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                             void**, void**);
+  CUresult (*instantiate)(void**, void*, unsigned long long);
+  CUresult (*launch_graph)(void*, CUstream);
+  CUresult (*destroy_graph)(void*);
+  CUresult (*copy)(void*, const void*, size_t, CUstream);
   CUresult (*error_name)(CUresult, const char**);
   CUresult (*error_string)(CUresult, const char**);
   std::string problem;  // why the driver cannot be used; empty when it can
@@ -74,6 +79,10 @@ Driver& driver() {
     find(*d, library, d->set_attribute, "cuFuncSetAttribute");
     find(*d, library, d->set_cache_config, "cuFuncSetCacheConfig");
     find(*d, library, d->launch_kernel, "cuLaunchKernel");
+    find(*d, library, d->instantiate, "cuGraphInstantiateWithFlags");
+    find(*d, library, d->launch_graph, "cuGraphLaunch");
+    find(*d, library, d->destroy_graph, "cuGraphExecDestroy");
+    find(*d, library, d->copy, "cuMemcpyAsync");
     find(*d, library, d->error_name, "cuGetErrorName");
     find(*d, library, d->error_string, "cuGetErrorString");
     if (d->problem.empty() && d->init(0) != 0) d->problem = "cuInit failed: no usable CUDA device";
@@ -107,8 +116,7 @@ CUcontext primary_context(int device) {
 
 static std::atomic<int64_t> loaded_modules{0};
 
-// Python is on its way out, and perhaps the driver with it.
-static bool shutting_down() {
+bool shutting_down() {
 #if PY_VERSION_HEX >= 0x030D0000
   return !Py_IsInitialized() || Py_IsFinalizing();
 #else
@@ -241,6 +249,137 @@ void* current_stream(int device) {
   return handles[key] = handle;
 }
 
+static thread_local int own_captures = 0;
+
+OwnCapture::OwnCapture() { ++own_captures; }
+OwnCapture::~OwnCapture() { --own_captures; }
+
+bool is_capturing(void* stream) {
+  int capturing = 0;
+  return driver().problem.empty() && driver().is_capturing(stream, &capturing) == 0 && capturing;
+}
+
+void* instantiate_graph(void* graph) {
+  void* executable = nullptr;
+  check(driver().instantiate(&executable, graph, 0), "cuGraphInstantiateWithFlags", "-");
+  return executable;
+}
+
+void launch_graph(void* executable, void* stream) {
+  check(driver().launch_graph(executable, stream), "cuGraphLaunch", "-");
+}
+
+void destroy_graph(void* executable) noexcept {
+  if (executable && !shutting_down()) driver().destroy_graph(executable);
+}
+
+// A table of up to kBlocks blocks, one for each y of the grid: 16 bytes per thread and turn where both ends are
+// aligned, then what is left byte by byte.
+constexpr size_t kBlocks = 128;
+static const char kCopyBlocks[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry jit_copy_blocks(.param .align 8 .b8 table[3072])
+{
+  .reg .pred %p<4>;
+  .reg .b32 %r<8>;
+  .reg .b64 %d<16>;
+  .reg .b32 %w<4>;
+  .reg .b16 %h<1>;
+  mov.u32 %r0, %ctaid.y;
+  mul.wide.u32 %d0, %r0, 24;
+  mov.b64 %d1, table;
+  add.u64 %d1, %d1, %d0;
+  ld.param.u64 %d2, [%d1];
+  ld.param.u64 %d3, [%d1+8];
+  ld.param.u64 %d4, [%d1+16];
+  cvta.to.global.u64 %d2, %d2;
+  cvta.to.global.u64 %d3, %d3;
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mad.lo.u32 %r5, %r1, %r2, %r3;
+  mul.lo.u32 %r6, %r4, %r2;
+  cvt.u64.u32 %d5, %r5;
+  cvt.u64.u32 %d6, %r6;
+  mov.u64 %d7, 0;
+  or.b64 %d8, %d2, %d3;
+  and.b64 %d8, %d8, 15;
+  setp.ne.u64 %p0, %d8, 0;
+  @%p0 bra bytes;
+  and.b64 %d7, %d4, -16;
+  shl.b64 %d9, %d5, 4;
+  shl.b64 %d10, %d6, 4;
+wide:
+  setp.ge.u64 %p1, %d9, %d7;
+  @%p1 bra bytes;
+  add.u64 %d11, %d3, %d9;
+  ld.global.v4.u32 {%w0, %w1, %w2, %w3}, [%d11];
+  add.u64 %d12, %d2, %d9;
+  st.global.v4.u32 [%d12], {%w0, %w1, %w2, %w3};
+  add.u64 %d9, %d9, %d10;
+  bra wide;
+bytes:
+  add.u64 %d13, %d7, %d5;
+narrow:
+  setp.ge.u64 %p2, %d13, %d4;
+  @%p2 bra done;
+  add.u64 %d11, %d3, %d13;
+  ld.global.u8 %h0, [%d11];
+  add.u64 %d12, %d2, %d13;
+  st.global.u8 [%d12], %h0;
+  add.u64 %d13, %d13, %d6;
+  bra narrow;
+done:
+  ret;
+}
+)";
+
+// The kernel for a device; null where the driver does not take its text.
+static CUfunction block_copier(int device) {
+  static std::mutex mutex;
+  static bool tried[kMaxDevices];
+  static CUfunction functions[kMaxDevices];
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!tried[device]) {
+    tried[device] = true;
+    CUmodule module;
+    if (driver().module_load(&module, kCopyBlocks) != 0 ||
+        driver().get_function(&functions[device], module, "jit_copy_blocks") != 0)
+      functions[device] = nullptr;
+  }
+  return functions[device];
+}
+
+void make_context_current(int device, const std::string& what);
+
+void copy_blocks(int device, void* stream, const Block* blocks, size_t n) {
+  static_assert(sizeof(Block) == 24 && kBlocks * sizeof(Block) == 3072);
+  constexpr int64_t kThreads = 256, kPerThread = 64, kMostRows = 512;
+  if (n == 0) return;
+  make_context_current(device, "jit_copy_blocks");
+  CUfunction kernel = n > 1 || blocks[0].bytes % 16 == 0 ? block_copier(device) : nullptr;
+  for (size_t done = 0; done < n;) {
+    size_t now = kernel ? std::min(n - done, kBlocks) : 1;
+    if (!kernel) {
+      const Block& b = blocks[done];
+      if (b.bytes) check(driver().copy(b.to, b.from, (size_t)b.bytes, stream), "cuMemcpyAsync", "-");
+    } else {
+      Block table[kBlocks];
+      std::memcpy(table, blocks + done, now * sizeof(Block));
+      int64_t most = 0;
+      for (size_t i = 0; i < now; ++i) most = std::max(most, table[i].bytes);
+      unsigned rows = (unsigned)std::clamp<int64_t>(most / (kThreads * kPerThread) + 1, 1, kMostRows);
+      void* arguments[] = {table};
+      check(driver().launch_kernel(kernel, rows, (unsigned)now, 1, kThreads, 1, 1, 0, stream, arguments, nullptr),
+            "cuLaunchKernel", "jit_copy_blocks");
+    }
+    done += now;
+  }
+}
+
 constexpr size_t kMaxArguments = 256;
 
 void make_context_current(int device, const std::string& what) {
@@ -307,7 +446,8 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     arguments[at] = &values[at];
   }
   int capturing = 0;
-  if (!kernel.captured.load(std::memory_order_relaxed) && driver().is_capturing(stream, &capturing) == 0 && capturing)
+  if (!kernel.captured.load(std::memory_order_relaxed) && !own_captures &&
+      driver().is_capturing(stream, &capturing) == 0 && capturing)
     kernel.captured = true;
   check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
                                kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),

@@ -13,6 +13,9 @@ struct GpuKernel;
 // From a plan.GpuKernel record.
 std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs);
 
+// Python is on its way out, and perhaps the driver with it.
+bool shutting_down();
+
 // Kernels that are loaded on devices at present.
 int64_t loaded_gpu_modules();
 
@@ -26,5 +29,30 @@ void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_
 // Launches on `stream` of `device`, whose context is made current. Throws c10::Error with the driver's message.
 void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints,
             const int64_t* grid);
+
+// Whether somebody records what is launched on a stream into a CUDA graph.
+bool is_capturing(void* stream);
+
+// While one lives, what this thread launches into a CUDA graph belongs to that graph's owner, who keeps the kernels.
+struct OwnCapture {
+  OwnCapture();
+  ~OwnCapture();
+  OwnCapture(const OwnCapture&) = delete;
+};
+
+// CUDA graphs, by their driver's handles. The caller's context is the device's; they throw as `launch` does.
+void* instantiate_graph(void* graph);
+void launch_graph(void* executable, void* stream);
+void destroy_graph(void* executable) noexcept;
+
+// A block of bytes to be copied on a device.
+struct Block {
+  void* to;
+  const void* from;
+  int64_t bytes;
+};
+
+// Copies blocks on a stream, together as far as possible.
+void copy_blocks(int device, void* stream, const Block* blocks, size_t n);
 
 }  // namespace jit

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/Exceptions.h>
 
+#include "grad_program.h"
 #include "plan_object.h"
 #include "plan_parse.h"
 #include "weak.h"
@@ -21,7 +22,7 @@ PyObject* results_of(PlanObject* plan, PyObject* const* args, size_t nargsf, PyO
   if (!call.take(args, nargsf, names)) return nullptr;
   const Program& p = *call.program;
   Ref result;
-  execute(p, call.run, /*gil_held=*/true, [&] {
+  execute(p, call.run, /*gil_held=*/true, p.outputs.size(), [&] {
     result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));
     for (size_t i = 0; i < p.outputs.size(); ++i)
       PyTuple_SET_ITEM(result.get(), (Py_ssize_t)i, call.wrapped(p.outputs[i]));
@@ -198,6 +199,14 @@ PyObject* plan_get_bound(PyObject* o, void*) {
   return out.release();
 }
 
+PyObject* plan_get_recordings(PyObject* o, void*) {
+  auto* self = reinterpret_cast<PlanObject*>(o);
+  auto told = [](const Program& p) { return p.graphs ? p.graphs->told() : Py_NewRef(Py_None); };
+  Ref forward = Ref::steal(told(*self->program));
+  Ref backward = Ref::steal(self->gradient ? told(*self->gradient->backward) : Py_NewRef(Py_None));
+  return forward && backward ? PyTuple_Pack(2, forward.get(), backward.get()) : nullptr;
+}
+
 PyMethodDef plan_methods[] = {
     {"rebind", Entry<plan_rebind_method>::call, METH_O,
      "rebind({input index: tensor}): replace bound inputs. Only inputs that are bound already."},
@@ -208,6 +217,10 @@ PyGetSetDef plan_getset[] = {
     {"data", plan_get_data, nullptr, "The Plan that this was loaded from.", nullptr},
     {"derivative", plan_get_derivative, nullptr,
      "(the Plan of the backward, the GradSpec) that `differentiable` was given, or None.", nullptr},
+    {"recordings", plan_get_recordings, nullptr,
+     "(of the plan, of its backward): None where calls are not recorded, or {\"recorded\": how many recordings were "
+     "made, \"replayed\": how many calls they have served, \"refused\": why none was made at the last try, or None}.",
+     nullptr},
     {"bound", plan_get_bound, nullptr, "The bound inputs, {input index: tensor}.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -216,7 +229,14 @@ PyTypeObject PlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyObject* py_loaded_gpu_modules(PyObject*, PyObject*) { return PyLong_FromLongLong(loaded_gpu_modules()); }
 
+PyObject* py_pretend_graphs(PyObject*, PyObject* on) {
+  pretend_graphs(PyObject_IsTrue(on) == 1);
+  return Py_NewRef(Py_None);
+}
+
 PyMethodDef methods[] = {
+    {"pretend_graphs", Entry<py_pretend_graphs>::call, METH_O,
+     "pretend_graphs(on): for tests. Plans for CPUs are recorded too; a recording runs the steps on its own memory."},
     {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS,
      "How many kernels are loaded on GPUs at present."},
     {"load_plan", Entry<py_load_plan>::call, METH_O,

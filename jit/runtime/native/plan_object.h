@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "common.h"
+#include "plan_graphs.h"
 #include "plan_run.h"
 #include "weak_object.h"
 
@@ -36,12 +37,47 @@ PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
 
+// Serves a call by a recording of its steps; false where none does. All that may raise comes before the launch.
+template <typename Results>
+bool replay(Graphs& graphs, const Program& p, Run& run, int device, void* stream, bool gil_held, size_t n_public,
+            Results&& results) {
+  struct Gil {
+    bool taken;
+    PyGILState_STATE state{};
+    explicit Gil(bool held) : taken(!held) {
+      if (taken) state = PyGILState_Ensure();
+    }
+    ~Gil() {
+      if (taken) PyGILState_Release(state);
+    }
+  } gil(gil_held);
+  bool committing = false;
+  try {
+    std::shared_ptr<Recording> recording = graphs.serve(run, device, stream, n_public);
+    if (!recording) return false;
+    graphs.prepare(*recording, run, device);
+    results();
+    if (gil_held && p.commits() && PyErr_CheckSignals() != 0) {
+      note_signal();
+      throw PythonError();
+    }
+    committing = p.commits();
+    graphs.launch(*recording, run, device, stream);
+    run.bump_versions();
+    return true;
+  } catch (...) {
+    run.failed(committing);
+    throw;
+  }
+}
+
 // Runs all steps on the program's device and torch's current stream there; `results` is called when what may raise is
 // done but for itself, and before anything is written that was there before the run. Throws what the steps, `results`
 // and a pending signal throw; then nothing has been changed. With the GIL held, `gil_held`, it is given up while the
-// steps run, when they are likely to take long.
+// steps run, when they are likely to take long. A plan that is recorded is replayed where it can be; results from
+// number `n_public` on are read by backwards of ours alone.
 template <typename Results>
-void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
+void execute(const Program& p, Run& run, bool gil_held, size_t n_public, Results&& results) {
   // Bytes of input and constant-size output above which the GIL is given up (doing so costs about 0.1 us).
   constexpr int64_t kReleaseGilBytes = 64 << 10;
   struct NoGil {
@@ -53,7 +89,7 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
   int device = -1;
   void* stream = nullptr;
   c10::OptionalDeviceGuard device_guard;
-  if (p.has_gpu || p.has_cuda_alloc) {
+  if (p.has_gpu || p.has_cuda_alloc || p.graphs) {
     device = run.cuda_device();
     if (device < 0 && p.has_cuda_alloc) {
       at::globalContext().lazyInitDevice(c10::kCUDA);
@@ -61,8 +97,9 @@ void execute(const Program& p, Run& run, bool gil_held, Results&& results) {
     }
     if (device >= 0) device_guard.reset_device(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
     TORCH_CHECK(device >= 0 || !p.has_gpu, "a plan launches GPU kernels but nothing that it uses is on a GPU");
-    if (p.has_gpu) stream = current_stream(device);
+    if (p.has_gpu || (p.graphs && device >= 0)) stream = current_stream(device);
   }
+  if (p.graphs && replay(*p.graphs, p, run, device, stream, gil_held, n_public, results)) return;
   const bool long_running = gil_held && (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes);
   auto phase = [&](auto&& steps) {
     NoGil gil;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "plan_graphs.h"
 #include "plan_run.h"
 
 namespace jit {
@@ -332,6 +333,8 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
     if (owner == i || std::find(p.outputs.begin(), p.outputs.end(), owner) == p.outputs.end()) p.view_owner[i] = -1;
   }
   parser.find_deaths();
+  Ref graphs = get("graphs");
+  if (PyObject_IsTrue(graphs.get()) == 1) p.graphs = std::make_shared<Graphs>(p);
   return program;
 }
 

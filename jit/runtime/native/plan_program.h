@@ -67,6 +67,8 @@ struct KernelLibrary {
   }
 };
 
+class Graphs;
+
 struct Program {
   std::vector<KernelLibrary> libraries;
   int32_t n_inputs = 0, n_ints = 0, n_slots = 0;
@@ -87,6 +89,8 @@ struct Program {
   int32_t cuda_index = -1;  // from the first CUDA device that the steps name
   int64_t const_bytes = 0;
   size_t max_pointers = 0, max_ints = 0;
+
+  std::shared_ptr<Graphs> graphs;  // null: calls are not recorded. Last, so that it goes before the kernels
 
   // Whether a run changes anything that was there before.
   bool commits() const { return commit < steps.size() || !mutates.empty(); }

@@ -201,7 +201,7 @@ class Run {
           TORCH_CHECK_INDEX(flag_ == 0, s.text);
           break;
         case Step::kFree:
-          if (s.dst >= p_.n_inputs)
+          if (s.dst >= p_.n_inputs && !(kept_ && (*kept_)[s.dst]))
             slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
         case Step::kAten: aten(*s.aten, device); break;
@@ -327,6 +327,20 @@ class Run {
   Tensor plain_result(int32_t slot) { return tensor(slots_[slot]); }
 
   int64_t reg(int32_t i) const { return regs_[i]; }
+
+  // What recordings need of a run (plan_graphs.h).
+  const int64_t* regs() const { return regs_; }
+  void take_regs(const Run& other) {
+    if (!p_.regs.empty()) std::memcpy(regs_, other.regs_, p_.regs.size() * sizeof(int64_t));
+  }
+  void keep(const std::vector<bool>* slots) { kept_ = slots; }  // which steps do not free
+  void make(const Step& s, int device) { s.op == Step::kView ? view(s) : alloc(s, device); }
+  void put(int32_t slot, Tensor&& t) {
+    slots_[slot].clear();
+    slots_[slot].tensor = std::move(t);
+  }
+  void* address_of(int32_t slot) { return pointer(slots_[slot]); }
+  const Tensor& tensor_of(int32_t slot) { return tensor(slots_[slot]); }
 
   static constexpr size_t kMaxPointers = 512, kMaxInts = 512;
 
@@ -537,6 +551,7 @@ class Run {
   std::vector<std::pair<int32_t, Tensor>> realigned_;
   GeneratorStates generators_;
   std::vector<Happened> happened_;
+  const std::vector<bool>* kept_ = nullptr;
   bool owns_inputs_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };

@@ -1,0 +1,339 @@
+"""Plans recorded into CUDA graphs: when they are, which calls a recording serves, and that nothing shows it. Here the
+recording of plans for CPUs is pretended (their steps are run on the memory of the recording); the real thing is in
+``test_plan_graphs_gpu.py``."""
+
+import copy
+import gc
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import jit
+from jit.runtime import native
+
+RO = "reduce-overhead"
+WARM = 3  # calls until one is served by a recording
+
+
+@pytest.fixture(autouse=True)
+def pretended():
+    native().pretend_graphs(True)
+    yield
+    native().pretend_graphs(False)
+    jit.reset()
+
+
+def told():
+    """(forward, backward) of the plan that was replayed most."""
+    gc.collect()
+    plans = [o.recordings for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
+    assert plans
+    return max(plans, key=lambda p: (p[0] or {}).get("replayed", 0))
+
+
+def compiled(f, **options):
+    return jit.compile(f, mode=RO, **options)
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def work(x, w):
+    return torch.softmax(x @ w, -1), (x * 2).sum(0)
+
+
+def test_results_are_never_written_again():
+    f, w = compiled(work), torch.randn(5, 7)
+    kept = []
+    for _ in range(8):
+        x = torch.randn(3, 5)
+        kept.append((x, f(x, w)))
+    for x, results in kept:
+        for got, want in zip(results, work(x, w)):
+            same(got, want)
+            assert got.stride() == want.stride()
+    assert told()[0] == {"recorded": 1, "replayed": 8 - WARM + 1, "refused": None}
+
+
+def test_another_mode_is_not_recorded():
+    for mode in (None, "default", "max-autotune-no-cudagraphs"):
+        f = jit.compile(work, mode=mode)
+        for _ in range(5):
+            f(torch.randn(3, 5), torch.randn(5, 7))
+    assert not [o for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
+
+
+def test_an_input_that_stays_is_read_in_place():
+    f, w, x = compiled(work), torch.randn(5, 7), torch.randn(3, 5)
+    for _ in range(8):
+        x.normal_()
+        w.mul_(0.9)
+        for got, want in zip(f(x, w), work(x, w)):
+            same(got, want)
+    assert told()[0]["recorded"] == 1
+
+
+def test_an_input_that_has_moved_is_noticed():
+    f, w, x = compiled(work), torch.randn(5, 7), torch.randn(3, 5)
+    held = []
+    for k in range(30):
+        if k > 4 and k % 3 == 0:
+            w = torch.randn(5, 7)
+            held.append(w)
+        for got, want in zip(f(x, w), work(x, w)):
+            same(got, want)
+    # After some moves it counts as one that moves, and is copied.
+    assert 1 < told()[0]["recorded"] <= 4
+
+
+def test_parameters_in_place():
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    f = compiled(net)
+    with torch.no_grad():
+        for k in range(10):
+            x = torch.randn(3, 4)
+            same(f(x), net[2](net[1](net[0](x))))
+            if k == 5:
+                net[0].weight.mul_(2)
+            if k == 7:
+                net[0].weight.data = torch.randn(6, 4)
+    assert told()[0]["recorded"] <= 2
+
+
+def cache_step(cache, x, at):
+    cache[at] = x.sin()
+    return (cache * 2).sum(0)
+
+
+def test_a_cache_written_in_place():
+    f = compiled(cache_step)
+    a, b = torch.zeros(6, 4), torch.zeros(6, 4)
+    version = a._version
+    for k in range(8):
+        x, at = torch.randn(4), torch.tensor(k % 6)
+        same(f(a, x, at), cache_step(b, x, at))
+        same(a, b)
+    assert a._version - version == b._version
+
+
+def test_written_inputs_that_move():
+    def step(x, y):
+        x.add_(y)
+        y.mul_(2)
+        return x.sum() + (y.exp() @ y.T).sum()
+
+    f = compiled(step)
+    for _ in range(8):
+        x, y = torch.randn(3, 3), torch.randn(3, 3)
+        u, v = x.clone(), y.clone()
+        same(f(x, y), step(u, v))
+        same(x, u)
+        same(y, v)
+
+
+def test_views_of_inputs_and_results():
+    def views(x):
+        y = torch.relu(x @ x) + 1
+        return x[1:], y, y[0], y.t(), x
+
+    f = compiled(views)
+    for _ in range(6):
+        x = torch.randn(4, 4)
+        got, want = f(x), views(x)
+        for a, b in zip(got, want):
+            same(a, b)
+            assert a.stride() == b.stride()
+        assert got[4] is x and got[0].data_ptr() == x[1:].data_ptr()
+        assert got[2].data_ptr() == got[1].data_ptr() and got[3]._base is not None
+        got[1].zero_()
+        assert not got[2].any() and not got[3].any()
+
+
+def test_layouts_and_sizes_in_one_entrys_life():
+    f = compiled(work, dynamic=True)
+    for _ in range(3):
+        for n in (3, 4, 5, 2):
+            base = torch.randn(n, 10)
+            for x in (base[:, :5], base[:, ::2], torch.randn(5, n).t(), torch.randn(1, 5).expand(n, 5)):
+                w = torch.randn(7, 5).t()
+                for got, want in zip(f(x, w), work(x, w)):
+                    same(got, want)
+
+
+def test_recordings_are_bounded():
+    f = compiled(work, dynamic=True)
+    w = torch.randn(5, 7)
+    for _ in range(6):
+        for n in range(2, 20):
+            x = torch.randn(n, 5)
+            same(f(x, w)[0], work(x, w)[0])
+    assert all((o.recordings[0] or {}).get("recorded", 0) <= 8 * 6 for o in gc.get_objects()
+               if type(o) is native().Plan)
+
+
+def test_gradients():
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 2))
+    other = copy.deepcopy(net)
+    f = compiled(net)
+    for _ in range(8):
+        x = torch.randn(3, 4)
+        for call, m in ((f, net), (other, other)):
+            m.zero_grad()
+            call(x).square().sum().backward()
+        for p, q in zip(net.parameters(), other.parameters()):
+            same(p.grad, q.grad)
+    forward, backward = told()
+    assert forward["recorded"] == 1 and forward["refused"] is None, forward
+    assert backward["recorded"] >= 1 and backward["refused"] is None, backward
+
+
+def test_saved_values_that_are_still_held():
+    def chain(x):
+        return (x.sin() * x.exp() @ x.cos()).tanh()
+
+    f = compiled(chain)
+    for _ in range(3):
+        xs = [torch.randn(4, 4, requires_grad=True) for _ in range(5)]
+        results = [f(x) for x in xs]  # the memory of the first is not free while the next are computed
+        for x, y in reversed(list(zip(xs, results))):
+            (g,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+            (again,) = torch.autograd.grad(y.sum(), x)
+            (want,) = torch.autograd.grad(chain(x).sum(), x)
+            same(g, want)
+            same(again, want)
+    assert told()[0]["replayed"] > 0
+
+
+def test_accumulated_gradients():
+    net = nn.Linear(4, 4)
+    other = copy.deepcopy(net)
+    f = compiled(net)
+    for _ in range(4):
+        for _ in range(3):
+            x = torch.randn(2, 4)
+            f(x).tanh().sum().backward()
+            other(x).tanh().sum().backward()
+        for p, q in zip(net.parameters(), other.parameters()):
+            same(p.grad, q.grad)
+        net.zero_grad()
+        other.zero_grad()
+
+
+def test_one_functions_result_is_the_nexts_input():
+    def g(x):
+        return (x @ x.t()).relu() @ x
+
+    f1, f2 = compiled(work), compiled(g)
+    w = torch.randn(5, 7)
+    for _ in range(8):
+        x = torch.randn(3, 5)
+        same(f2(f1(x, w)[0]), g(work(x, w)[0]))
+
+
+def test_the_same_result_as_the_next_argument():
+    f = compiled(lambda x: (x @ x).tanh() + 1)
+    x = y = torch.randn(4, 4)
+    for _ in range(8):
+        x, y = f(x), (y @ y).tanh() + 1
+        same(x, y)
+
+
+def test_hooks_for_saved_tensors():
+    def chain(x):
+        return (x.sin() * x.exp() @ x.cos()).tanh()
+
+    f, x, seen = compiled(chain), torch.randn(4, 4, requires_grad=True), []
+    for _ in range(6):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(t), t.clone())[1], lambda t: t):
+            y = f(x)
+        f(torch.randn(4, 4, requires_grad=True))
+        (g,) = torch.autograd.grad(y.sum(), x)
+        same(g, torch.autograd.grad(chain(x).sum(), x)[0])
+
+
+def test_memory_is_given_back():
+    def chain(x):
+        return (x.sin() * x.exp() @ x.cos()).tanh()
+
+    f, x = compiled(chain), torch.randn(4, 4, requires_grad=True)
+    for _ in range(5):
+        y = f(x)
+    want = torch.autograd.grad(chain(x).sum(), x)[0]
+    del f
+    jit.reset()
+    gc.collect()
+    same(torch.autograd.grad(y.sum(), x)[0], want)
+
+
+def test_threads():
+    f, w, wrong = compiled(work), torch.randn(5, 7), []
+    f(torch.randn(3, 5), w)
+
+    def run():
+        for _ in range(60):
+            x = torch.randn(3, 5)
+            for got, want in zip(f(x, w), work(x, w)):
+                if not torch.allclose(got, want, atol=1e-5):
+                    wrong.append(x)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_failures_change_nothing():
+    """At each point where a call may fail, while recording and while served: eager's state, and it goes on."""
+    for calls in (2, 3, 4):
+        for point in range(0, 40, 3):
+            jit.reset()
+            f = compiled(cache_step)
+            a, b = torch.zeros(6, 4), torch.zeros(6, 4)
+            for k in range(6):
+                x, at = torch.randn(4), torch.tensor(k)
+                if k == calls:
+                    native().fail_at(point)
+                got = f(a, x, at)
+                native().fail_at(-1)
+                same(got, cache_step(b, x, at))
+                same(a, b)
+
+
+def test_settings_of_the_library_are_part_of_the_kind():
+    f, w = compiled(work), torch.randn(5, 7)
+    for on in (True, False):
+        with torch.backends.cudnn.flags(benchmark=on):
+            for _ in range(5):
+                x = torch.randn(3, 5)
+                same(f(x, w)[0], work(x, w)[0])
+
+
+@pytest.mark.parametrize("program, reason", [
+    (lambda x: torch.nn.functional.dropout(x @ x), "random numbers are drawn"),
+    (lambda x: (x @ x)[x[0].long().clamp(0, 0)], "checks indices"),
+])
+def test_what_is_not_recorded_says_why(program, reason, capsys):
+    jit.logs.enable("cudagraphs")
+    try:
+        f = compiled(program)
+        for _ in range(4):
+            f(torch.rand(3, 3))
+    finally:
+        jit.logs.enable("")
+    assert told()[0]["recorded"] == 0 and reason in told()[0]["refused"]
+    said = [line for line in capsys.readouterr().err.splitlines() if "is not recorded" in line]
+    assert len(said) == 1 and reason in said[0]
+
+
+def test_plans_are_refused_without_a_gpu():
+    native().pretend_graphs(False)
+    f, w = compiled(work), torch.randn(5, 7)
+    for _ in range(5):
+        x = torch.randn(3, 5)
+        same(f(x, w)[0], work(x, w)[0])
+    assert told()[0]["recorded"] == 0 and "CPU" in told()[0]["refused"]
