@@ -261,8 +261,9 @@ is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing",
 attention_setters, attention_getters = _matching("_set_sdp_use_"), _matching("_get_", "_sdp_enabled")
 current_raw_stream = optional("_C._cuda_getCurrentRawStream", "doctor's check that PyTorch tells its CUDA stream",
                               "GPU kernels cannot be run")
-end_pool = optional("_C._cuda_endAllocateToPool", "ends what recording a CUDA graph has begun, where it failed",
-                    "freed memory may not be used again after such a failure", lambda device, pool: None)
+begin_pool, end_pool, release_pool = (
+    optional(f"_C._cuda_{name}", "where the memory of CUDA graphs comes from", "no CUDA graphs are recorded")
+    for name in ("beginAllocateCurrentThreadToPool", "endAllocateToPool", "releasePool"))
 cuda_sleep = optional("cuda._sleep", "keeps a GPU waiting while what is timed is launched", "no templates are timed")
 
 # Queries of which a captured region knows the answer.

@@ -314,7 +314,7 @@ def test_settings_of_the_library_are_part_of_the_kind():
 
 
 @pytest.mark.parametrize("program, reason", [
-    (lambda x: torch.nn.functional.dropout(x @ x), "random numbers are drawn"),
+    (lambda x: torch.bernoulli(x.clamp(0, 1)).sum(0) * 2, "random numbers are drawn"),
     (lambda x: (x @ x)[x[0].long().clamp(0, 0)], "checks indices"),
 ])
 def test_what_is_not_recorded_says_why(program, reason, capsys):
@@ -337,3 +337,35 @@ def test_plans_are_refused_without_a_gpu():
         x = torch.randn(3, 5)
         same(f(x, w)[0], work(x, w)[0])
     assert told()[0]["recorded"] == 0 and "CPU" in told()[0]["refused"]
+
+
+def test_random_numbers_are_those_of_the_default_mode(kernel_numbers):
+    def program(x):
+        for _ in range(3):
+            x = nn.functional.dropout(torch.relu(x @ x), 0.3) * 0.1
+        return x, torch.rand_like(x)
+
+    drawn, x = [], torch.randn(16, 16)
+    for mode in ("default", RO):
+        f = jit.compile(program, mode=mode)
+        torch.manual_seed(7)
+        drawn.append([f(x) for _ in range(8)] + [torch.rand(3)])
+    for a, b in zip(*drawn):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert not torch.equal(drawn[1][6][0], drawn[1][7][0])
+    assert told()[0]["replayed"] > 0
+
+
+def test_dropouts_backward_has_the_same_mask(kernel_numbers):
+    def program(x):
+        return nn.functional.dropout(x.sin() * x, 0.5)
+
+    f = compiled(program)
+    for _ in range(6):
+        x = torch.rand(40, 10, requires_grad=True)
+        y = f(x)
+        y.sum().backward()
+        kept = y.detach() != 0
+        same(x.grad, torch.where(kept, 2 * (x.cos() * x + x.sin()), torch.zeros(())).detach())
+    forward, backward = told()
+    assert forward["replayed"] > 0 and backward["replayed"] > 0, (forward, backward)

@@ -1,5 +1,4 @@
-"""Recording a plan's steps into a CUDA graph, as PyTorch records graphs: with its private memory pools and its random
-generators. The native executor (``native/plan_graphs.h``) says when, and what a recording serves."""
+"""Recording a plan's steps into a CUDA graph, with memory of PyTorch's private pools, as its own graphs have. The native executor (``native/plan_graphs.h``) says when, and what a recording serves."""
 
 from __future__ import annotations
 
@@ -43,13 +42,26 @@ def refused(steps: int, reason: str) -> None:
         _log(f"a plan of {steps} steps is not recorded: {reason}")
 
 
-def record(device: int, stream: int, body: Callable[[int], None], draws: bool, apart: bool) -> tuple[Any, int]:
-    """(a ``torch.cuda.CUDAGraph`` of what ``body(a stream's handle)`` launches on that stream, the driver's handle of
-    it), to be replayed on ``stream``.
+class _User:
+    """Keeps a pool's memory for a recording."""
+
+    def __init__(self, device: int, pool: Any) -> None:
+        torch_private.begin_pool(device, pool)
+        self.device, self.pool = device, pool
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of the process anything may be gone
+            torch_private.release_pool(self.device, self.pool)
+
+
+def record(device: int, stream: int, body: Callable[[int], int], draws: bool, apart: bool) -> tuple[Any, int]:
+    """(what keeps the memory, the driver's handle of a graph) of what ``body(a stream's handle)`` launches on that
+    stream, to be replayed on ``stream``.
 
     Args:
-        draws: random numbers are drawn, from states that PyTorch gives to the graph in ``replay``; the handle is then
-            0.
+        body: records, and gives the graph.
+        draws: random numbers are drawn, from states that PyTorch gives to its own ``torch.cuda.CUDAGraph``, which
+            then records and is what is given, with the handle 0. No other thread may draw meanwhile.
         apart: some of its memory is used beyond a replay, and it shares none.
 
     Whatever is raised leaves nothing recorded.
@@ -58,23 +70,31 @@ def record(device: int, stream: int, body: Callable[[int], None], draws: bool, a
         place = _places.get((device, stream))
         if place is None:
             place = _places[device, stream] = _Place(device)
-        graph = torch.cuda.CUDAGraph(keep_graph=not draws)
         pool = torch.cuda.graph_pool_handle() if apart else place.shared_pool()
-        try:
-            with torch.cuda.stream(place.side):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    body(place.side.cuda_stream)
-                finally:
-                    graph.capture_end()
-        except BaseException:  # it is raised again
-            # The allocator may still wait for the end, and the pool count the graph among its users.
-            place.pool = None
-            with contextlib.suppress(Exception):
-                torch_private.end_pool(device, pool)
-            raise
+        with torch.cuda.stream(place.side):
+            try:
+                if draws:
+                    user: Any = torch.cuda.CUDAGraph()
+                    user.capture_begin(pool=pool, capture_error_mode="thread_local")
+                    try:
+                        body(place.side.cuda_stream)
+                    finally:
+                        user.capture_end()
+                    graph = 0
+                else:
+                    user = _User(device, pool)
+                    try:
+                        graph = body(place.side.cuda_stream)
+                    finally:
+                        torch_private.end_pool(device, pool)
+            except BaseException:  # it is raised again
+                place.pool = None  # which may still count the graph among its users
+                if draws:
+                    with contextlib.suppress(Exception):
+                        torch_private.end_pool(device, pool)
+                raise
         if not apart:
-            place.users.add(graph)
+            place.users.add(user)
         if _log:
             _log(f"recorded on cuda:{device}, for stream {stream:#x}")
-        return graph, 0 if draws else graph.raw_cuda_graph()
+        return user, graph

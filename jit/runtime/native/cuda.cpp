@@ -42,6 +42,9 @@ struct Driver {
   CUresult (*set_cache_config)(CUfunction, int);
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                             void**, void**);
+  CUresult (*begin_capture)(CUstream, int);
+  CUresult (*end_capture)(CUstream, void**);
+  CUresult (*destroy_captured)(void*);
   CUresult (*instantiate)(void**, void*, unsigned long long);
   CUresult (*launch_graph)(void*, CUstream);
   CUresult (*destroy_graph)(void*);
@@ -79,6 +82,9 @@ Driver& driver() {
     find(*d, library, d->set_attribute, "cuFuncSetAttribute");
     find(*d, library, d->set_cache_config, "cuFuncSetCacheConfig");
     find(*d, library, d->launch_kernel, "cuLaunchKernel");
+    find(*d, library, d->begin_capture, "cuStreamBeginCapture_v2");
+    find(*d, library, d->end_capture, "cuStreamEndCapture");
+    find(*d, library, d->destroy_captured, "cuGraphDestroy");
     find(*d, library, d->instantiate, "cuGraphInstantiateWithFlags");
     find(*d, library, d->launch_graph, "cuGraphLaunch");
     find(*d, library, d->destroy_graph, "cuGraphExecDestroy");
@@ -225,13 +231,23 @@ void* current_stream(int device) {
   // once for each.
   static std::mutex mutex;
   static std::map<std::pair<int, c10::StreamId>, void*> handles;
+  struct Last {
+    int device = -1;
+    c10::StreamId id = 0;
+    void* handle = nullptr;
+  };
+  static thread_local Last last;
   c10::Stream stream =
       c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
+  if (last.device == device && last.id == stream.id()) return last.handle;
   auto key = std::make_pair(device, stream.id());
   {
     std::lock_guard<std::mutex> lock(mutex);
     auto at = handles.find(key);
-    if (at != handles.end()) return at->second;
+    if (at != handles.end()) {
+      last = {device, stream.id(), at->second};
+      return at->second;
+    }
   }
   PyGILState_STATE gil = PyGILState_Ensure();
   void* handle = nullptr;
@@ -246,6 +262,7 @@ void* current_stream(int device) {
   PyGILState_Release(gil);
   TORCH_CHECK(!failed, "torch does not say which CUDA stream is current on device ", device);
   std::lock_guard<std::mutex> lock(mutex);
+  last = {device, stream.id(), handle};
   return handles[key] = handle;
 }
 
@@ -259,9 +276,27 @@ bool is_capturing(void* stream) {
   return driver().problem.empty() && driver().is_capturing(stream, &capturing) == 0 && capturing;
 }
 
+void begin_capture(void* stream) {
+  constexpr int kOnThisThread = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+  check(driver().begin_capture(stream, kOnThisThread), "cuStreamBeginCapture", "-");
+}
+
+void* end_capture(void* stream) {
+  void* graph = nullptr;
+  check(driver().end_capture(stream, &graph), "cuStreamEndCapture", "-");
+  return graph;
+}
+
+void abort_capture(void* stream) noexcept {
+  void* graph = nullptr;
+  if (driver().end_capture(stream, &graph) == 0 && graph) driver().destroy_captured(graph);
+}
+
 void* instantiate_graph(void* graph) {
   void* executable = nullptr;
-  check(driver().instantiate(&executable, graph, 0), "cuGraphInstantiateWithFlags", "-");
+  CUresult status = driver().instantiate(&executable, graph, 0);
+  driver().destroy_captured(graph);
+  check(status, "cuGraphInstantiateWithFlags", "-");
   return executable;
 }
 
@@ -419,11 +454,15 @@ void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_
   kernel.function(device);
 }
 
-void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints,
-            const int64_t* grid) {
+bool begin_launches(int device, void* stream) {
+  make_context_current(device, "-");
+  return !own_captures && is_capturing(stream);
+}
+
+void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* const* pointers, size_t n_pointers,
+            const int64_t* ints, const int64_t* grid) {
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
   check_grid(kernel, grid);
-  make_context_current(device, kernel.name);
   count_arguments(kernel, n_pointers);
   void* arguments[kMaxArguments];
   int64_t values[kMaxArguments];
@@ -445,10 +484,7 @@ void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, 
     values[at] = 0;
     arguments[at] = &values[at];
   }
-  int capturing = 0;
-  if (!kernel.captured.load(std::memory_order_relaxed) && !own_captures &&
-      driver().is_capturing(stream, &capturing) == 0 && capturing)
-    kernel.captured = true;
+  if (captured) kernel.captured.store(true, std::memory_order_relaxed);
   check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
                                kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),
         "cuLaunchKernel", kernel.name);

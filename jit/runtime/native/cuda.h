@@ -26,9 +26,14 @@ void* current_stream(int device);
 // Raises what `launch` would, but for errors of the device itself; afterwards the kernel is loaded.
 void check_launch(GpuKernel& kernel, int device, size_t n_pointers, const int64_t* ints, const int64_t* grid);
 
-// Launches on `stream` of `device`, whose context is made current. Throws c10::Error with the driver's message.
-void launch(GpuKernel& kernel, int device, void* stream, void* const* pointers, size_t n_pointers, const int64_t* ints,
-            const int64_t* grid);
+// Makes the context of `device` current, for launches on this thread, and tells whether somebody records what is
+// launched on `stream` into a CUDA graph, and keeps it.
+bool begin_launches(int device, void* stream);
+
+// Launches on `stream` of `device`, after `begin_launches`, which gave `captured`. Throws c10::Error with the driver's
+// message.
+void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* const* pointers, size_t n_pointers,
+            const int64_t* ints, const int64_t* grid);
 
 // Whether somebody records what is launched on a stream into a CUDA graph.
 bool is_capturing(void* stream);
@@ -41,7 +46,10 @@ struct OwnCapture {
 };
 
 // CUDA graphs, by their driver's handles. The caller's context is the device's; they throw as `launch` does.
-void* instantiate_graph(void* graph);
+void begin_capture(void* stream);
+void* end_capture(void* stream);  // gives a graph
+void abort_capture(void* stream) noexcept;
+void* instantiate_graph(void* graph);  // gives an executable; the graph goes
 void launch_graph(void* executable, void* stream);
 void destroy_graph(void* executable) noexcept;
 

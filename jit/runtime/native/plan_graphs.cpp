@@ -99,12 +99,11 @@ Tensor placed(const Tensor& like, void* address) {
   return new_tensor(std::move(storage), like.dtype(), like.device(), like.sizes(), like.strides(), 0);
 }
 
-// A function as Python may call it, with one integer.
+// A function as Python may call it, of the handle of a stream; it gives the handle of a graph.
+using Body = std::function<void*(void*)>;
 PyObject* call_function(PyObject* capsule, PyObject* argument) {
-  auto* f = static_cast<std::function<void(void*)>*>(PyCapsule_GetPointer(capsule, "jit.body"));
-  if (!f) return nullptr;
-  (*f)(PyLong_AsVoidPtr(argument));
-  return Py_NewRef(Py_None);
+  auto* f = static_cast<Body*>(PyCapsule_GetPointer(capsule, "jit.body"));
+  return f ? PyLong_FromVoidPtr((*f)(PyLong_AsVoidPtr(argument))) : nullptr;
 }
 PyMethodDef body_method = {"body", Entry<call_function>::call, METH_O, nullptr};
 
@@ -150,11 +149,17 @@ struct Recording {
     bool lent = false;
   };
 
+  struct Drawn {
+    int32_t slot;
+    Tensor buffer;
+  };
+
   std::vector<Input> inputs;
+  std::vector<Drawn> drawn;
   std::vector<Owner> owners;  // for each making that is an owner
   std::shared_ptr<std::atomic<int>> leases = std::make_shared<std::atomic<int>>(0);
-  PyObject* graph = nullptr;   // a torch.cuda.CUDAGraph
-  void* executable = nullptr;  // of our own, where no random numbers are drawn
+  PyObject* graph = nullptr;   // a torch.cuda.CUDAGraph, or what keeps the memory
+  void* executable = nullptr;  // null where PyTorch's graph is replayed
   std::vector<int64_t> regs;   // of a pretended recording
 
   Recording() = default;
@@ -194,6 +199,31 @@ void Graphs::refuse(const std::string& reason) {
   if (!said) error_text();
 }
 
+// Finds the draws that can be made before all else.
+void Graphs::find_draws() {
+  skipped_.assign(p_.steps.size(), false);
+  std::function<bool(const AtenArg&)> fixed = [&](const AtenArg& a) {
+    return a.kind == AtenArg::kConst || a.kind == AtenArg::kReg || a.kind == AtenArg::kRegs ||
+           (a.kind == AtenArg::kList && std::all_of(a.parts.begin(), a.parts.end(), fixed));
+  };
+  for (size_t k = 0; k < p_.steps.size(); ++k) {
+    const Step& s = p_.steps[k];
+    if (!s.aten || !s.aten->draws) continue;
+    if (s.op != Step::kAten || s.aten->outs.size() != 1 || s.aten->outs[0] < 0 ||
+        !std::all_of(s.aten->args.begin(), s.aten->args.end(), fixed))
+      draws_ = true;
+    drawn_.push_back(k);
+  }
+  if (draws_) drawn_.clear();  // the order of draws is kept
+  for (size_t k : drawn_) skipped_[k] = true;
+}
+
+void Graphs::draw(Run& run, int device, void* stream) const {
+  if (drawn_.empty()) return;
+  c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+  for (size_t k : drawn_) run.one_step(k, device, stream);
+}
+
 // Fills in what makes the results; gives the reason if that cannot be told, or nothing.
 std::string Graphs::find_makings() {
   needed_.assign(p_.n_slots, false);
@@ -203,6 +233,7 @@ std::string Graphs::find_makings() {
   auto is_view = [](const Step& s) { return s.op == Step::kView; };
   for (size_t k = p_.steps.size(); k-- > 0;) {
     const Step& s = p_.steps[k];
+    if (skipped_[k]) continue;
     auto making = [&](int32_t slot, bool owner) { makings_.push_back({&s, slot, owner}); };
     if (s.aten) {
       for (int32_t slot : s.aten->outs)
@@ -248,7 +279,7 @@ std::string Graphs::unsuitable(bool pretended) const {
         const AtenStep& a = *s.aten;
         if (a.once || (a.name.rfind("aten::", 0) != 0 && a.name.rfind("prims::", 0) != 0))
           return a.name + " may do more than its schema says";
-        if (a.draws && pretended) return "random numbers are drawn";
+        if (draws_ && pretended) return "random numbers are drawn";
         for (const AtenArg& arg : a.args) {
           if (arg.kind != AtenArg::kConst) continue;
           if (arg.constant.isGenerator()) return a.name + " is given a generator";
@@ -306,7 +337,7 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
   if (!checked_) {
     checked_ = true;
     pretended_ = pretended;
-    for (const Step& s : p_.steps) draws_ |= s.aten && s.aten->draws;
+    find_draws();
     std::string why = unsuitable(pretended);
     if (why.empty()) why = find_makings();
     if (!why.empty()) {
@@ -321,6 +352,7 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
   if (s->recording) {
     if (in_place(*s->recording, run, *s)) {
       if (s->recording->leases->load() > 0) return nullptr;
+      draw(run, device, stream);
       ++replayed_;
       return s->recording;
     }
@@ -338,8 +370,10 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
     }
     if (s->calls++ < kWarm) return nullptr;
   }
+  draw(run, device, stream);
   s->recording = record(*s, run, device, stream);
   if (s->recording) ++replayed_;
+  else run.undo_draws();
   return s->recording;
 }
 
@@ -384,12 +418,26 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
     Run steps(p_);
     for (int32_t i = 0; i < p_.n_inputs; ++i)
       steps.set_input(i, stand_ins[i].defined() ? stand_ins[i] : run.tensor_of(i));
+    for (size_t k : drawn_) {
+      int32_t slot = p_.steps[k].aten->outs[0];
+      r.drawn.push_back({slot, fresh_copy(run.tensor_of(slot), run.tensor_of(slot).strides())});
+      steps.put(slot, Tensor(r.drawn.back().buffer));
+    }
     steps.take_regs(run);
     steps.keep(&needed_);
-    std::function<void(void*)> body = [&](void* side) {
+    steps.skip(&skipped_);
+    Body body = [&](void* side) -> void* {
       OwnCapture own;
-      steps.compute(device, side);
-      steps.commit(device, side);
+      bool ours = !draws_ && !pretended_;
+      if (ours) begin_capture(side);
+      try {
+        steps.compute(device, side);
+        steps.commit(device, side);
+      } catch (...) {
+        if (ours) abort_capture(side);
+        throw;
+      }
+      return ours ? end_capture(side) : nullptr;
     };
     if (pretended_) {
       body(nullptr);
@@ -404,7 +452,7 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
                                                           draws_ ? Py_True : Py_False, apart ? Py_True : Py_False)));
       Items parts(both.get(), "what recording gives");
       r.graph = Py_NewRef(parts[0]);
-      if (void* raw = PyLong_AsVoidPtr(parts[1])) r.executable = instantiate_graph(raw);
+      if (void* captured = PyLong_AsVoidPtr(parts[1])) r.executable = instantiate_graph(captured);
     }
     // Which results are the caller's, and who owns their memory.
     std::vector<bool> is_public(p_.n_slots, false);
@@ -415,6 +463,7 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
       if (!m.owner && is_public[m.slot]) is_public[m.step->src] = true;
     }
     std::vector<const void*> storages;
+    for (const Recording::Drawn& d : r.drawn) storages.push_back(d.buffer.storage().unsafeGetStorageImpl());
     for (int32_t i = 0; i < p_.n_inputs; ++i)
       if (r.inputs[i].how != Recording::kUnread)
         storages.push_back(steps.tensor_of(i).storage().unsafeGetStorageImpl());
@@ -480,6 +529,8 @@ void Graphs::launch(Recording& r, Run& run, int device, void* stream) {
     before.push_back({in.address, run.address_of(i), in.bytes});
     if (in.back) after.push_back({run.address_of(i), in.address, in.bytes});
   }
+  for (const Recording::Drawn& d : r.drawn)
+    before.push_back({address_of(d.buffer), run.address_of(d.slot), bytes_of(d.buffer)});
   size_t k = 0;
   for (const Making& m : makings_) {
     if (!m.owner) continue;
@@ -500,8 +551,10 @@ void Graphs::launch(Recording& r, Run& run, int device, void* stream) {
           r.inputs[i].how == Recording::kUnread ? run.tensor_of(i) : placed(run.tensor_of(i), r.inputs[i].address);
       steps.set_input(i, inputs[i]);
     }
+    for (const Recording::Drawn& d : r.drawn) steps.put(d.slot, Tensor(d.buffer));
     steps.take_regs(run);
     steps.keep(&needed_);
+    steps.skip(&skipped_);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     int64_t points = faults.left.exchange(-1);  // a launch has none
     steps.compute(device, stream);

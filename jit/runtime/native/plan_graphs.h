@@ -21,6 +21,7 @@ struct Recording;
 // - an input that lies where it lay in the calls before, as parameters and caches do, is read and written in place; its
 //   address is compared on each call, and if it has moved, the plan is recorded again. Any other input is copied into
 //   memory of the recording's, and back if the plan writes it.
+// - seeds of random numbers are drawn by each call, before the others' steps, and copied like inputs.
 // - results are copied into memory that each call allocates anew. Those that only a backward of ours reads stay where
 //   they are, lent to the call's tensors; until these are gone, the recording serves no other call.
 //
@@ -56,6 +57,8 @@ class Graphs {
   };
 
   void refuse(const std::string& reason);
+  void find_draws();
+  void draw(Run& run, int device, void* stream) const;
   std::string find_makings();
   std::string unsuitable(bool pretended) const;
   State* state_of(const Run& run, int device, void* stream, size_t n_public);
@@ -67,8 +70,10 @@ class Graphs {
   std::vector<std::unique_ptr<State>> states_;
   std::vector<Making> makings_;  // in the order of the steps
   std::vector<bool> needed_;     // slots that results are made of
+  std::vector<size_t> drawn_;    // steps that draw and read nothing, which each call runs
+  std::vector<bool> skipped_;    // these, by step
   std::string refused_;
-  bool over_ = false, checked_ = false, draws_ = false, pretended_ = false;
+  bool over_ = false, checked_ = false, draws_ = false /* in other steps */, pretended_ = false;
   int64_t recorded_ = 0, replayed_ = 0;
 };
 

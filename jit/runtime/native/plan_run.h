@@ -141,12 +141,14 @@ class Run {
   void steps(size_t from, size_t to, int device, void* stream) {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
+    const bool captured = p_.has_gpu && from < to && begin_launches(device, stream);
     const auto last_death = owns_inputs_ ? p_.deaths.end() : p_.deaths.begin();
     auto death = owns_inputs_
                      ? std::lower_bound(p_.deaths.begin(), p_.deaths.end(), std::make_pair((int32_t)from, (int32_t)-1))
                      : p_.deaths.begin();
     for (size_t index = from; index < to; ++index) {
       const Step& s = p_.steps[index];
+      if (skipped_ && (*skipped_)[index]) continue;
       if (index < p_.commit) faults.reach("a step of a plan");
       switch (s.op) {
         case Step::kCpu: {
@@ -159,7 +161,7 @@ class Run {
           for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
           for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
           int64_t grid[3] = {regs_[s.grid[0]], regs_[s.grid[1]], regs_[s.grid[2]]};
-          launch(*s.kernel, device, stream, pointers, s.slots.size(), ints, grid);
+          launch(*s.kernel, device, stream, captured, pointers, s.slots.size(), ints, grid);
           break;
         }
         case Step::kAlloc: alloc(s, device); break;
@@ -339,6 +341,9 @@ class Run {
     slots_[slot].clear();
     slots_[slot].tensor = std::move(t);
   }
+  void skip(const std::vector<bool>* steps) { skipped_ = steps; }
+  void one_step(size_t k, int device, void* stream) { steps(k, k + 1, device, stream); }
+  void undo_draws() noexcept { generators_.restore(); }
   void* address_of(int32_t slot) { return pointer(slots_[slot]); }
   const Tensor& tensor_of(int32_t slot) { return tensor(slots_[slot]); }
 
@@ -551,7 +556,7 @@ class Run {
   std::vector<std::pair<int32_t, Tensor>> realigned_;
   GeneratorStates generators_;
   std::vector<Happened> happened_;
-  const std::vector<bool>* kept_ = nullptr;
+  const std::vector<bool>*kept_ = nullptr, *skipped_ = nullptr;
   bool owns_inputs_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };
