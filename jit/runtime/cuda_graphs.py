@@ -1,4 +1,7 @@
-"""Recording a plan's steps into a CUDA graph, with memory of PyTorch's private pools, as its own graphs have. The native executor (``native/plan_graphs.h``) says when, and what a recording serves."""
+"""Recording a plan's steps into a CUDA graph, with memory of PyTorch's private pools, as its own graphs have.
+
+The native executor (``native/plan_graphs.h``) says when, and what a recording serves.
+"""
 
 from __future__ import annotations
 
