@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.codegen import loops
-from jit.codegen.cpp import blocks, compiler_check, ops, prefetch
+from jit.codegen.cpp import blocks, compiler_check, ops, pieces, prefetch
 from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
@@ -580,15 +580,33 @@ class KernelText(Strips):
         if stripped and not self.ahead:
             self.ahead = prefetch.stream(self, statements, access)
         if not stripped:
-            self._simd(checks)
-            with self.braces(f"for (int64_t j = {self.lo}; j < {self.hi}; j++)"):
-                for i in statements:
-                    self._element(i, access, {}, "j")
+            self._in_pieces(statements, checks, access)
         else:
             self._strips(statements, states, scans, checks, access)
         self.ahead = []
         for i in checks:
             self.put(f"if (bad{i}) {self.names[body[i].buffer]}[0] = {body[i].code};")
+
+    def _in_pieces(self, statements: list[int], checks: list, access: dict[int, str]) -> None:
+        """A loop over elements, or one for each piece of the axis."""
+        found = pieces.cuts(self.kernel, self.layout, statements)
+        places, ends = pieces.distinct(found), [self.lo]
+        for k, place in enumerate(places):
+            name = f"cut{k}_{len(self.lines)}"
+            at, low, high = self.expr(place - self.base), ends[-1], self.hi
+            self.put(f"const int64_t {name} = {at} < {low} ? {low} : {at} < {high} ? {at} : {high};")
+            ends.append(name)
+        before = dict(self.value)
+        for piece, (low, high) in enumerate(zip(ends, [*ends[1:], self.hi])):
+            known = pieces.answers(found, places, piece)
+            self.value = dict(before)
+            self._simd(checks)
+            with self.braces(f"for (int64_t j = {low}; j < {high}; j++)"):
+                for i in statements:
+                    if i in known:
+                        self.value[self.kernel.body[i].dst] = "true" if known[i] else "false"
+                    else:
+                        self._element(i, access, {}, "j")
 
     def _divisors(self, statements: list[int]) -> None:
         """Prepare the divisors that are the same along the vector axis: a vector division takes as long as ten
