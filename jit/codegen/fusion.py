@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from .. import devices
-from ..graph.prims import REDUCTIONS, info, names
+from ..graph.prims import REDUCTIONS, SCANS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SOURCES = names(is_source=True)
 EXTERN = names(kind="input") | names(kind="call") | names(kind="part")
-ROWS = REDUCTIONS | names(kind="scan")  # what needs all of a row
+ROWS = REDUCTIONS | SCANS  # what needs all of a row
 POSITIONS = names(gives_position=True)
-IN_ORDER = POSITIONS | names(kind="scan")  # what depends on the order of a row
+IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 
 # The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
 # once, the vector from memory.
@@ -278,10 +278,16 @@ class _Fuser:
             return None
         if order != sorted(order) and any(m.node.op in POSITIONS for m in b.members):
             return None
-        # Loops that scan do not reduce, and only what reads a scan, or is read by it, shares them with it.
+        # What is kept of a sorted row is another element than the one of the iteration.
+        if tie.behind and any(m.kept is not None for m in a.members):
+            return None
+        # Loops that scan do not reduce, and only what reads a scan, or is read by it, or is one of the same rows,
+        # shares them with it.
         if order or a.reduced and not tie.behind:
-            scans = [any(m.node.op == "cumsum" and m.part is None for m in g.members) for g in (a, b)]
-            if any(scans) and (not tie.behind or not scans[1] or any(m.node.op in REDUCTIONS for m in a.members)):
+            scans = [any(m.node.op in SCANS and m.part is None for m in g.members) for g in (a, b)]
+            beside = all(scans) and not tie.behind and a.reduced == set(order)
+            if any(scans) and not beside and (not tie.behind or not scans[1]
+                                              or any(m.node.op in REDUCTIONS for m in a.members)):
                 return None
         # Rows are cut into chunks for all reductions or for none, and chunks know no order. The results of whole rows
         # are there in the second kernel alone, which does not visit elements.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Union
 
-from ..graph.prims import REDUCTIONS, info
-from .indexing import FIXED, base_of, is_one
+from ..graph.prims import REDUCTIONS, SCANS, info
+from .indexing import FIXED, base_of, is_one, same
 from .library_calls import returns_alias
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class Root:
     dimensions to group dimensions.
     """
 
-    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads",
+    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads", "kept",
                  "size", "position", "group", "place", "after", "part", "strides", "offset")
 
     def __init__(self, node: Node, position: int, part: int | None = None) -> None:
         self.node, self.position, self.part = node, position, part
         self.source = node if part is None else node.inputs[part]
         self.reduced, self.after, self.group, self.place = (), False, None, None
+        self.kept = None  # (dimension, start, length) of what is stored of a row
         self.domain = self.source.type.shape
         self.strides, self.offset = node.type.strides, 0
         if part is not None:
@@ -51,8 +52,13 @@ class Root:
             self.reduced = tuple(d for d in node.attrs["dims"] if not is_one(self.domain[d]))
             kept = [d for d in range(rank) if node.attrs["keepdim"] or d not in node.attrs["dims"]]
             self.out_align = tuple(FIXED if d in node.attrs["dims"] or is_one(self.domain[d]) else d for d in kept)
-        elif node.op == "cumsum" and part is None:
-            self.reduced = (node.attrs["dim"],) if rank and not is_one(self.domain[node.attrs["dim"]]) else ()
+        elif node.op in SCANS and part is None:
+            dim = node.attrs["dim"]
+            self.domain = node.inputs[0].type.shape
+            self.reduced = (dim,) if rank and not is_one(self.domain[dim]) else ()
+            if "length" in node.attrs and self.reduced and not same(node.attrs["length"], self.domain[dim]):
+                self.kept = dim, node.attrs["start"], node.attrs["length"]
+                self.out_align = tuple(FIXED if d == dim else a for d, a in enumerate(self.out_align))
 
     @property
     def needs_row(self) -> bool:

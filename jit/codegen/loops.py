@@ -313,7 +313,8 @@ class Reduce(Combined):
 
 @dataclass(frozen=True)
 class Scan(Combined):
-    """Inclusive running ``op`` of ``arg`` along the only reduction axis."""
+    """Inclusive running ``op`` of ``arg`` along the only reduction axis. argmax and argmin give the int64 position of
+    the last of equal extremes; NaN is extreme. ``sort``: all values of the row, in ascending order."""
 
     scans = True
 
@@ -325,7 +326,9 @@ class Scan(Combined):
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(len(kernel.raxes) == 1 and self.op in SCAN_OPS, "a scan runs along the only reduction axis")
-        need(dtype[self.arg] is self.dtype and self.dtype not in HALF, "a scan keeps its dtype, no half type")
+        positions = self.op.startswith("arg") and self.dtype is torch.int64
+        need((positions or dtype[self.arg] is self.dtype) and dtype[self.arg] not in HALF,
+             "a scan keeps its dtype, no half type")
 
 
 @dataclass(frozen=True)
@@ -685,7 +688,8 @@ class KernelBuilder:
         return self._value(lambda n: Reduce(n, op, arg, dtype, precise), ("reduce", op, arg, dtype, precise), dtype)
 
     def scan(self, op: str, arg: str) -> str:
-        return self._value(lambda n: Scan(n, op, arg, self.dtype[arg]), ("scan", op, arg), self.dtype[arg])
+        dtype = torch.int64 if op.startswith("arg") else self.dtype[arg]
+        return self._value(lambda n: Scan(n, op, arg, dtype), ("scan", op, arg), dtype)
 
     def store(self, buffer: str, index: IntExpr, value: str, mask: str | None = None) -> None:
         self.body.append(Store(buffer, index, value, mask))

@@ -20,7 +20,7 @@ import torch
 from .. import config, devices
 from ..errors import Unsupported
 from ..graph import dims
-from ..graph.prims import POINTWISE, REDUCTIONS, info
+from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, info
 from . import fusion, indexing, loops, nest
 from .indexing import FIXED, VIEWS, linear
 
@@ -255,6 +255,12 @@ class Emitter:
         place = self.stored[root.node]
         if root.part is not None:
             place = Place(place.storage, place.strides, place.offset + root.offset, place.dtype)
+        if root.kept is not None:  # of a sorted row
+            d, start, length = root.kept
+            index = self.at(root)
+            index = index[:d] + (index[d] - start,) + index[d + 1 :]
+            self.store(place, index, value, self.within(index[d], 0, length))
+            return
         element = any(p in self.group.reduced for p in root.out_place())
         self.store(place, index, value, self.tail if element else None)
 
@@ -589,14 +595,15 @@ def _partial_index(e: Emitter, node: Node) -> Dim:
 Emitter.partial_index = _partial_index
 
 
-@lowers("cumsum")
-def _cumsum(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
-    root, x = e.members[node], node.inputs[0]
-    dtype = register_dtype(node.type.dtype)
+@lowers(*SCANS)
+def _scan(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
+    root, x, op = e.members[node], node.inputs[0], info(node.op).combine
+    positions = op.startswith("arg")
+    dtype = register_dtype(x.type.dtype if positions else node.type.dtype)
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
         raise Unsupported(f"the scan {node.name} is read out of step with its kernel", kind="kernel")
-    value = e.b.cast(e.value(x, index, None), dtype)
-    return e.b.scan("sum", value) if root.reduced else value
+    value = e.b.cast(e.value(x, e.at(root), None), dtype)
+    return e.b.scan(op, value) if root.reduced else e.constant(0, torch.int64) if positions else value
 
 
 # whole kernels

@@ -75,6 +75,20 @@ def _reduce(op: str, value: torch.Tensor, n: int, dtype: torch.dtype) -> torch.T
     return out.to(dtype).reshape(out.shape + (1,) * n)
 
 
+def _scan(op: str, row: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The running ``op`` along the last dimension."""
+    if op == "sum":
+        return row.cumsum(-1, dtype=dtype)
+    if op == "logaddexp":
+        return row.logcumsumexp(-1)
+    if op == "sort":
+        return row.sort(-1).values
+    if op == "prod":
+        return row.cumprod(-1)
+    found = getattr(torch, "cum" + op.removeprefix("arg"))(row, -1)
+    return found.indices if op.startswith("arg") else found.values
+
+
 def _index_max(a, b):
     return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
 
@@ -167,7 +181,7 @@ class _Run:
 
     @means(loops.Scan)
     def scan(self, s: loops.Scan) -> torch.Tensor:
-        return self.row(self.values[s.arg]).cumsum(-1, dtype=s.dtype)
+        return _scan(s.op, self.row(self.values[s.arg]), s.dtype)
 
     @means(loops.Bounded)
     def bounded(self, s: Bounded) -> torch.Tensor:

@@ -77,6 +77,7 @@ class Backend:
     one_pass_moments = False  # a split sum of squares about the mean reads its tensor once
     wide_partials = False  # the parts of a split sum of float32 are kept, and rows that ask for it summed, in float64
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
+    longest_sorted = 0  # elements of the rows that kernels sort
     full_vector = 0  # columns times chunks from which loops over few columns fill a vector; 0: no such loops
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:

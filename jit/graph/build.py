@@ -440,6 +440,15 @@ class Builder(NodeList):
     def cumsum(self, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
         return self.emit("cumsum", (x,), {"dim": dim}, dtype or x.type.dtype)
 
+    def scan(self, op: str, x: Node, dim: int) -> Node:
+        """The scan prim ``op`` along ``dim``."""
+        return self.emit(op, (x,), {"dim": dim}, info(op).result or x.type.dtype)
+
+    def sort_keys(self, x: Node, dim: int, start: IntExpr = 0, length: IntExpr | None = None) -> Node:
+        """Integers in ascending order along ``dim``: ``length`` of them from number ``start`` on."""
+        size = x.type.shape[dim] if length is None else length
+        return self.emit("sort_keys", (x,), {"dim": dim, "start": start, "length": size}, x.type.dtype)
+
     def gather(self, x: Node, dim: int, index: Node) -> Node:
         return self.emit("gather", (x, index), {"dim": dim})
 

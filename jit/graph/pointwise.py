@@ -46,6 +46,12 @@ pointwise("shr", 2,
           library=lambda n, a: ("aten::bitwise_right_shift", "Tensor", a), takes_number=True)
 pointwise("random_bits", 2,
           text=lambda n, a: f"_random_bits({', '.join(a)}, {n.dtype})", of_words=True, cost=Cost(16, 30, 16))
+# Floats as integers in the order in which they sort (-0 is 0, NaN is the largest), and back.
+pointwise("order_key", result=torch.int32, of_words=True, cost=Cost(4, 6, 6),
+          text=lambda n, a: f"(lambda k: torch.where({a[0]}.isnan(), 0x7fffffff, k ^ (k >> 31 & 0x7fffffff)))"
+                            f"(({a[0]}.float() + 0.0).view(torch.int32))")
+pointwise("from_order_key", result=torch.float32, of_words=True, rounds=False, cost=Cost(4, 6, 4),
+          text=lambda n, a: f"(lambda k: (k ^ (k >> 31 & 0x7fffffff)).view(torch.float32))({a[0]}.to(torch.int32))")
 
 
 def kinked(b: Builder, y: Node, g, d, x: Node) -> Node:

@@ -115,7 +115,7 @@ class PrimInfo:
     of_words: bool = False
     cost: Cost = Cost()
     constant: bool = False
-    of_nothing: int | None = None
+    of_nothing: float | None = None
     combine: str | None = None
     number_row: str | None = None
     in_kernels: bool = True

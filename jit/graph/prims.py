@@ -337,11 +337,47 @@ prim("squares", "reduction", lambda n, a: f"({a[0]}.var({_size_list(n.attrs['dim
                                           f"keepdim={n.attrs['keepdim']}) * {n.attrs['count']})", of_nothing=0)
 
 
+def _none(n: Node, a: list[str]) -> None:
+    """There is no operator that gives this alone."""
+
+
+def _scan_text(function: str, part: str = "") -> Callable:
+    return lambda n, a: f"torch.{function}({a[0]}, {n.attrs['dim']}){part}"
+
+
 @prim("cumsum", "scan", lambda n, a: f"torch.cumsum({a[0]}, {n.attrs['dim']}, dtype={n.dtype})",
       library=lambda n, a: ("aten::cumsum", "", (a[0], n.attrs["dim"], n.type.dtype)), combine="sum", rounds=True,
       same_dims=True, saves=NOTHING, linear=IN_FIRST)
 def _cumsum(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return TensorType.contiguous(types[0].shape, dtype or types[0].dtype, types[0].device)
+
+
+prim("cumprod", "scan", lambda n, a: f"torch.cumprod({a[0]}, {n.attrs['dim']}, dtype={n.dtype})",
+     library=lambda n, a: ("aten::cumprod", "", (a[0], n.attrs["dim"], n.type.dtype)), combine="prod", rounds=True,
+     same_dims=True)(_cumsum)
+prim("cummax", "scan", _scan_text("cummax", ".values"), _none, combine="max", same_dims=True)(_cumsum)
+prim("cummin", "scan", _scan_text("cummin", ".values"), _none, combine="min", same_dims=True)(_cumsum)
+prim("logcumsumexp", "scan", _scan_text("logcumsumexp"),
+     library=lambda n, a: ("aten::logcumsumexp", "", (a[0], n.attrs["dim"])), combine="logaddexp",
+     of_nothing=-math.inf, rounds=True, same_dims=True)(_cumsum)
+
+
+@prim("cummax_at", "scan", _scan_text("cummax", ".indices"), _none, combine="argmax", result=torch.int64,
+      same_dims=True, saves=NOTHING)
+@prim("cummin_at", "scan", _scan_text("cummin", ".indices"), _none, combine="argmin", result=torch.int64,
+      same_dims=True, saves=NOTHING)
+def _cum_at(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
+    """Where the running extreme stands: the last of equal ones."""
+    return TensorType.contiguous(types[0].shape, torch.int64, types[0].device)
+
+
+@prim("sort_keys", "scan", lambda n, a: f"torch.sort({a[0]}, {n.attrs['dim']}).values.narrow({n.attrs['dim']}, "
+                                        f"{n.attrs['start']}, {n.attrs['length']})", _none, combine="sort",
+      saves=NOTHING)
+def _sort_keys(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
+    """Integers in ascending order along ``dim``, of which ``length`` are kept from number ``start`` on."""
+    t, d = types[0], attrs["dim"]
+    return TensorType.contiguous((*t.shape[:d], attrs["length"], *t.shape[d + 1 :]), t.dtype, t.device)
 
 
 # indexing
@@ -458,6 +494,7 @@ def _getitem(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dt
 VIEWS = names(kind="view")
 POINTWISE = names(kind="pointwise")
 REDUCTIONS = names(kind="reduction")
+SCANS = names(kind="scan")
 
 
 def _pointwise_rule(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:

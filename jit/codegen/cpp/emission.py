@@ -712,7 +712,11 @@ class KernelText(Strips):
 
     @per_element(loops.Scan)
     def _element_scan(self, s: loops.Scan, i: int, access: dict, redirect: dict, lane: str) -> None:
-        if self.layout.column:  # else strips write it
+        if self.layout.column and s.op != "sum":
+            name, position = self.names[s.dst], self.names[self.kernel.raxes[0].name]
+            self.put(f"const {ops.c_type(s.dtype)} {name} = {self._step(s, self.value[s.arg], position, '[j]')};")
+            self.value[s.dst] = name
+        elif self.layout.column:  # else strips write it
             name = self.names[s.dst]
             self.put(f"const {ops.c_type(s.dtype)} {name} = ({ops.c_type(s.dtype)})(s{name}[j] += "
                      f"{self.value[s.arg]});")

@@ -352,6 +352,14 @@ static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); 
 """),
 }  # fmt: skip
 HELPERS["lgamma_of"] = HELPERS.pop("lgamma")
+# One term more in a running logarithm of a sum of exponentials, as eager adds it.
+HELPERS["log_add_exp"] = (("exp", "log1p"), """\
+static inline double log_add_exp(double a, double b) {
+    const double low = b != b ? b : (a < b ? a : b), high = b != b ? b : (a > b ? a : b);
+    if (a != a) return a;
+    return low != high || low - low == 0 ? log1p(exp(low - high)) + high : a;
+}
+""")
 HELPERS.update(functions.HELPERS)
 HELPERS.update(float8.HELPERS)
 
@@ -642,6 +650,18 @@ OPS["sigmoid"] = _by_kind(_sigmoid)
 OPS["hypot"] = _by_kind(lambda c, a, b: f"{_suffixed('hypot', c.source)}({a}, {b})")
 OPS["erfinv"] = _by_kind(lambda c, a: f"erfinv({a})")
 OPS["lgamma"] = _by_kind(lambda c, a: f"lgamma_of({a})")
+
+
+HELPERS["order_key"] = (("bits",), """\
+static inline int32_t order_key(float x) {
+    const int32_t u = (int32_t)bits(x + 0.0f), k = u < 0 ? u ^ 0x7fffffff : u;
+    return x != x ? 0x7fffffff : k;
+}
+static inline float from_order_key(int32_t k) { return from_bits((uint32_t)(k < 0 ? k ^ 0x7fffffff : k)); }
+""")
+HELPERS["from_order_key"] = (("order_key",), "")
+OPS["order_key"] = _by_kind(lambda c, a: f"order_key({a})", lambda c, a: f"order_key((float){a})")
+OPS["from_order_key"] = _by_kind(None, lambda c, a: f"from_order_key({a})")
 
 
 # shifts

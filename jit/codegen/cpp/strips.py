@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit.codegen import loops
 from jit.codegen.cpp import ops
+from jit.errors import Unsupported
 
 if TYPE_CHECKING:
     from .reduction import Reduction
@@ -111,7 +113,12 @@ class Strips:
                     arg = self.value[arg]
                 with self.braces(f"for (int l = 0; l < {count}; l++)"):
                     self._scan_element(scan, arg)
-            if scan is not None:
+            if scan is not None and body[scan].op != "sum":
+                if body[scan].dst in lay.kept:
+                    name = self.names[body[scan].dst]
+                    self.put(f"for (int l = 0; l < {count}; l++) k{name}[{self._kept_index()} + j0 + l] = "
+                             f"{self._scanned(scan)};")
+            elif scan is not None:
                 name = self.names[body[scan].dst]
                 kind, total = ops.c_type(body[scan].dtype), f"run{name}"
                 self.put(f"{kind} t{name} = ({kind})s{name};")
@@ -199,12 +206,52 @@ class Strips:
 
     def _begin_scan(self, i: int) -> None:
         s, name = self.kernel.body[i], self.names[self.kernel.body[i].dst]
+        if s.op != "sum":
+            self._begin_stepwise(s, name)
+            return
         kind = "double" if s.dtype is torch.float32 else ops.c_type(s.dtype)
         if self.layout.column:
             self.put(f"alignas(64) {kind} s{name}[{self.block}];")
             self.put(f"for (int j = 0; j < {self.block}; j++) s{name}[j] = 0;")
         else:
             self.put(f"{kind} s{name} = 0;")
+
+    # scans that are taken one element after the other, as eager takes them
+
+    def _state(self, s: loops.Scan) -> list[tuple[str, str, str]]:
+        """(name, type, value before the first element) of each variable that a stepwise scan carries along."""
+        name, of = self.names[s.dst], self.dtypes[s.arg]
+        first = ops.constant(loops.neutral(s.op.removeprefix("arg"), of), of)
+        places = [(f"p{name}", "int64_t", "0")] if s.op.startswith("arg") else []
+        return [(f"s{name}", ops.c_type(of), first), *places]
+
+    def _begin_stepwise(self, s: loops.Scan, name: str) -> None:
+        if s.op == "sort":
+            raise Unsupported("a CPU kernel that sorts rows", kind="kernel")
+        for variable, kind, first in self._state(s):
+            if self.layout.column:
+                self.put(f"alignas(64) {kind} {variable}[{self.block}];")
+                self.put(f"for (int j = 0; j < {self.block}; j++) {variable}[j] = {first};")
+            else:
+                self.put(f"{kind} {variable} = {first};")
+
+    def _step(self, s: loops.Scan, arg: str, position: str, at: str = "") -> str:
+        """Takes in one element, at ``position`` of the row; gives the text of the result. ``at``: which of several rows
+        beside each other it is."""
+        state, of = f"s{self.names[s.dst]}{at}", self.dtypes[s.arg]
+        if s.op.startswith("arg"):
+            place, sign = f"p{self.names[s.dst]}{at}", ">=" if s.op == "argmax" else "<="
+            better = f"{arg} {sign} {state}"
+            if of.is_floating_point:  # nothing but a NaN comes after a NaN
+                better = f"({arg} != {arg}) | ({better})"
+            self.put(f"{{ const bool better = {better}; {place} = better ? (int64_t)({position}) : {place}; "
+                     f"{state} = better ? {arg} : {state}; }}")
+            return place
+        prim = {"prod": "mul", "max": "maximum", "min": "minimum"}.get(s.op)
+        new = (ops.expression(prim, [state, arg], [of, of], of, [None, None], False) if prim
+               else f"log_add_exp({state}, {arg})")
+        self.put(f"{state} = ({ops.c_type(of)})({new});")
+        return state
 
     def _open_scan(self, i: int) -> None:
         """The head of a loop that leaves the running values within a strip in an array; what came before the strip is
@@ -213,6 +260,8 @@ class Strips:
         Of float32 values that is a sum of doubles, as in eager, which is taken apart into two floats where it is added.
         """
         s = self.kernel.body[i]
+        if s.op != "sum":
+            return
         self.put(f"{ops.c_type(s.dtype)} run{self.names[s.dst]} = 0;")
         if s.dtype is torch.float32:
             self.put(f"alignas(64) float g{self.names[s.dst]}[{self.strip}];")
@@ -222,10 +271,15 @@ class Strips:
         """The running value at lane ``l``."""
         s = self.kernel.body[i]
         name = self.names[s.dst]
+        if s.op != "sum":
+            return f"c{name}[l]"
         return f"(t{name} + (u{name} + c{name}[l]))" if s.dtype is torch.float32 else f"(t{name} + c{name}[l])"
 
     def _scan_element(self, i: int, arg: str) -> None:
         name = self.names[self.kernel.body[i].dst]
+        if self.kernel.body[i].op != "sum":
+            self.put(f"c{name}[l] = {self._step(self.kernel.body[i], arg, 'j0 + l')};")
+            return
         if self.kernel.body[i].dtype is torch.float32:
             self.put(f"g{name}[l] = {arg};")
         self.put(f"run{name} += {arg};")

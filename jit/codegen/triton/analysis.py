@@ -98,6 +98,11 @@ def has_scan(kernel: loops.Kernel) -> bool:
     return any(s.scans for s in kernel.body)
 
 
+def sorts(kernel: loops.Kernel) -> bool:
+    """Whether it needs whole rows on chip, as there is no way to sort a row in parts."""
+    return any(s.scans and s.combine == "sort" for s in kernel.body)
+
+
 def pieces_allowed(kernel: loops.Kernel) -> bool:
     """Whether a block may be combined in pieces: only reductions of values, not of positions, and no scan."""
     return not any(s.ordered for s in kernel.body)
@@ -168,7 +173,7 @@ def fast_values(kernel: loops.Kernel) -> frozenset:
     for s in reversed(kernel.body):
         bad |= s.symbols
         fast = s.dst in good and s.dst not in bad
-        if s.prim == "cast" and s.dtype in types.HALF:
+        if s.prim == "cast" and s.dtype in types.HALF and s.dtype not in types.FLOAT8:  # those are rounded exactly
             good.add(s.args[0])
         elif fast and s.prim == "where":
             good.update(s.args[1:])

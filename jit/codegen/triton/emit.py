@@ -25,7 +25,7 @@ import torch
 
 from ...graph import dims
 from .. import loops
-from . import analysis, heuristics, ops, types
+from . import analysis, heuristics, ops, scans, types
 from .analysis import VECTOR
 from .tiling import INT32_MAX, Tiling, tile
 
@@ -475,7 +475,7 @@ class Emitter:
         """The position of r in row-wise reductions, in which pieces have been combined already."""
         return self.dimensions.index("r")
 
-    def _expand(self, text: str) -> str:
+    def expanded(self, text: str) -> str:
         """A reduced value back in the tensors' rank, with size 1 along r."""
         if len(self.dimensions) == 1:
             return text
@@ -487,6 +487,11 @@ class Emitter:
             return self.names[value]
         return f"tl.broadcast_to({self.names[value]}, {self.shape})"
 
+    @staticmethod
+    def neutral(op: str, dtype: torch.dtype) -> str:
+        """The value that changes nothing under a combination, as a literal."""
+        return neutral(op, dtype)
+
     def masked_value(self, text: str, neutral: str) -> str:
         return f"tl.where(r_in, {text}, {neutral})" if "r" in self.masked else text
 
@@ -495,24 +500,24 @@ class Emitter:
         """A reduction of a block that holds the whole row."""
         dtype = self.kernel.dtypes[s.arg]
         if s.ordered:
-            value, index = (self.masked_value(self.full(s.arg), _neutral(s.op[3:], dtype)),
+            value, index = (self.masked_value(self.full(s.arg), neutral(s.op[3:], dtype)),
                             "tl.broadcast_to(r, " + self.shape + ")")
             self.assign(s.dst, self._position_of_extreme(s, value, index, dtype))
         else:
-            self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), _neutral(s.op, dtype)), dtype))
+            self.assign(s.dst, self.combined(s.op, self.masked_value(self.full(s.arg), neutral(s.op, dtype)), dtype))
 
     def combined(self, op: str, value: str, dtype: torch.dtype, pieces: bool = False) -> str:
         """The block ``value`` combined along r, in the dtype of the result; along the pieces alone when ``pieces``."""
         axis = 0 if pieces else self.axis
-        expand = (lambda text: text) if pieces else self._expand
+        expand = (lambda text: text) if pieces else self.expanded
         if op in ("any", "all") or op in ("max", "min") and dtype is torch.bool:
             return expand(f"tl.{'max' if op in ('any', 'max') else 'min'}(({value}).to(tl.int32), {axis})") + " != 0"
         if op == "sum":
             narrow = loops.is_integer(dtype) and types.bits(dtype) < 32
             return expand(f"tl.sum({value}, {axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
-        return expand(f"tl.reduce({value}, {axis}, {self._combiner(op, dtype)})")
+        return expand(f"tl.reduce({value}, {axis}, {self.combiner(op, dtype)})")
 
-    def _combiner(self, op: str, dtype: torch.dtype) -> str:
+    def combiner(self, op: str, dtype: torch.dtype) -> str:
         name = f"_{op}_{'nan' if dtype.is_floating_point else 'int'}" if op != "prod" else "_prod"
         if dtype is torch.float64 and op != "prod":
             name, better = f"_{op}_f64", ">" if op == "max" else "<"
@@ -533,11 +538,11 @@ class Emitter:
         if "r" in self.masked and not self.config.looped:
             equal = f"({equal}) & r_in"
         self.line(f"{v}_index = tl.where({equal}, {index}, {_limit(self, 'r')})")
-        return self._expand(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
+        return self.expanded(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
 
     @statements(loops.Scan)
     def scan(self, s: Scan) -> None:
-        self.assign(s.dst, f"tl.cumsum({self.full(s.arg)}, {self.axis}).to({types.tl_dtype(s.dtype)})")
+        self.assign(s.dst, scans.whole(self, s))
 
 
 def _limit(emitter: Emitter, name: str) -> str:
@@ -582,14 +587,14 @@ class _Passes:
         sinks = self.schedule.sinks(p)
         statements = self.schedule.needed(sinks)
         reduces = [self.body[i] for i in sinks if self.body[i].reduces]
-        scans = [self.body[i] for i in statements if self.body[i].scans]
+        running = [self.body[i] for i in statements if self.body[i].scans]
         paired = {m: s for m, s in self.schedule.pairs.items() if any(r.dst == m for r in reduces)}
         skipped = self._exponentials(paired, statements)
         e.read_again = frozenset(n for n, where in self.schedule.loads_by_pass().items() if max(where) > p)
         for s in reduces:
             self._start(s, paired)
-        for s in scans:
-            e.line(f"{e.names[s.dst]}_carry = {self._row_constant('0', s.dtype)}")
+        for s in running:
+            scans.start(e, s, self._row_constant)
         extent, block = e.text(e.extents["r"] + (0 if e.row_start is None else VECTOR - 1)), e.block["r"]
         step = (f"range(0, {extent}, {block})" if e.config.stages < 2
                 else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})")
@@ -627,7 +632,7 @@ class _Passes:
             e.line(f"{v}_acc = {self._accumulator('0', s.dtype)}")
             return
         op = s.op.removeprefix("arg")
-        e.line(f"{v}_acc = {self._accumulator(_neutral(op, dtype), dtype)}")
+        e.line(f"{v}_acc = {self._accumulator(neutral(op, dtype), dtype)}")
         if s.ordered:
             e.line(f"{v}_at = tl.full({e.shape}, {_limit(e, 'r')}, {'tl.int64' if 'r' in e.wide else 'tl.int32'})")
 
@@ -638,7 +643,7 @@ class _Passes:
             return
         dtype = self.kernel.dtypes[s.arg]
         op = s.op.removeprefix("arg")
-        value = e.masked_value(e.full(s.arg), _neutral(op, dtype))
+        value = e.masked_value(e.full(s.arg), neutral(op, dtype))
         if s.ordered:
             e.line(f"{v}_new = {value}")
             better = f"({v}_new {'>' if op == 'max' else '<'} {v}_acc)"
@@ -706,15 +711,10 @@ class _Passes:
     @in_loop(loops.Scan)
     def _scan(self, s: Scan, paired: dict[str, str]) -> None:
         e, v = self.e, self.e.names[s.dst]
-        value = e.masked_value(e.full(s.arg), _neutral("sum", s.dtype))
-        t = types.tl_dtype(s.dtype)
-        e.line(f"{v}_new = {value}")
-        e.line(f"{v} = {v}_carry + tl.cumsum({v}_new, {e.axis}).to({t})")
-        total = e._expand(f"tl.sum({v}_new, {e.axis})")
-        e.line(f"{v}_carry = ({v}_carry + {total}).to({t})")
+        scans.step(e, s, v)
 
 
-def _neutral(op: str, dtype: torch.dtype) -> str:
+def neutral(op: str, dtype: torch.dtype) -> str:
     """The value that changes nothing under a reduction, as a literal."""
     value = loops.neutral(op, dtype)
     return f'float("{value}")' if value in (math.inf, -math.inf) else str(value)

@@ -62,7 +62,17 @@ def _clamp(n: int, low: int, high: int) -> int:
 
 def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> Config:
     """The configuration that is used without timing anything, for the current device where none is named."""
-    return _CHOOSERS[tiling.kind](tiling, architecture or devices.of_type(tiling.kernel.device).architecture())
+    arch = architecture or devices.of_type(tiling.kernel.device).architecture()
+    return (_sorted_rows if analysis.sorts(tiling.kernel) else _CHOOSERS[tiling.kind])(tiling, arch)
+
+
+def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Whole rows, several together, with few elements per thread: exchanges between elements of a thread cost as much
+    as those between threads of a warp."""
+    rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
+    block = next_power_of_two(max(width, 2))
+    x = _clamp(1024 // block, 1, next_power_of_two(rows))
+    return Config(x=x, r=block, warps=_clamp(block * x // 256, 1, 8))
 
 
 def _smallest_access(kernel: Kernel) -> int:

@@ -281,6 +281,24 @@ def _from_words(c: Context, low: str, high: str) -> str:
         "bitcast=True)")
 
 
+helper("_order_key", """
+@triton.jit
+def _order_key(x):
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(x != x, 0x7fffffff, tl.where(bits < 0, bits ^ 0x7fffffff, bits))
+""")
+
+
+@op("order_key")
+def _order_key(c: Context, a: str) -> str:
+    return f"{c.helper('_order_key')}({a})"
+
+
+@op("from_order_key")
+def _from_order_key(c: Context, a: str) -> str:
+    return f"tl.where({a} < 0, {a} ^ 0x7fffffff, {a}).to(tl.float32, bitcast=True)"
+
+
 # random bits: Philox2x32-10, see ``graph.philox``
 
 helper("_random_bits", """

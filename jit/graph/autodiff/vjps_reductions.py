@@ -123,6 +123,24 @@ def cumsum(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     return (b.cast(b.flip(b.cumsum(b.flip(g, (d,)), d), (d,)), x.type.dtype),)
 
 
+@vjp("cumprod")
+def cumprod(b: GradBuilder, n: Node, g: Node) -> tuple[Callable]:
+    (x,), made = n.inputs, TensorType.contiguous(n.type.shape, n.type.dtype, n.type.device)
+    return (lambda: b.call("cumprod_backward", (g, x, n.attrs["dim"], n), made),)
+
+
+@vjp("cummax", "cummin")
+def running_extremum(b: GradBuilder, n: Node, g: Node) -> tuple[Callable]:
+    """Each value's gradient goes to the position that it was taken from."""
+    (x,), d = n.inputs, n.attrs["dim"]
+
+    def placed() -> Node:
+        zeros = b.zeros(x.type)
+        return b.call("scatter_add", (zeros, d, b.scan(f"{n.op}_at", x, d), g), zeros.type)
+
+    return (placed,)
+
+
 # indexing
 
 
