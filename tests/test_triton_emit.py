@@ -39,6 +39,7 @@ def configurations(case):
         yield dataclasses.replace(base, looped=True, r=16, x=2, parts=1)
         if analysis.pieces_allowed(case.kernel):
             yield dataclasses.replace(base, looped=True, r=32, x=1, parts=2)
+            yield dataclasses.replace(base, looped=True, r=16, x=4, parts=4, evict=True, through=True)
             if t.kind == "inner" and not case.kernel.sizes:
                 yield dataclasses.replace(base, looped=True, r=32, x=1, parts=1, shift=True)
         if not base.looped and not case.kernel.sizes:
@@ -172,8 +173,8 @@ def test_wide_indices_only_where_needed():
 
     assert "int64" not in copy(2**31 - 2**20)
     assert "tl.program_id(0).to(tl.int64)" in copy(2**31 + 5)
-    rows = triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 2**20, 4096).kernel).text
-    assert "tl.program_id(0).to(tl.int64)" in rows and "r = tl.arange(0, 4096)\n" in rows
+    rows = triton_emit.emit(zoo.softmax_kernel(torch.bfloat16, 2**21, 2048).kernel).text
+    assert "tl.program_id(0).to(tl.int64)" in rows and "r = tl.arange(0, 2048)\n" in rows
 
 
 def test_long_softmax_reads_its_row_twice():

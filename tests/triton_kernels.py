@@ -364,6 +364,32 @@ def layer_norm(dt, s):
     return b.case((n * m, m, m, n * m, n, n))
 
 
+def _norm_gradients(dt, chunks, length, rows, m):
+    """A norm's gradient with the sums over columns for its weights, ``length`` rows to a program."""
+    b = B()
+    z, k, j = b.axis(chunks), b.axis(length), b.axis(m, "r")
+    i = z * length + k
+    inside = None if rows == chunks * length else b.do("lt", b.index(i), b.const(rows, I64))
+    x, g, w, dx = b.buffer(dt), b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    sums, weighted = b.buffer(F32, "out"), b.buffer(F32, "out")
+    u, v = b.wide(x, i * m + j, mask=inside), b.wide(g, i * m + j, mask=inside)
+    b.total(sums, z * m + j, b.cast(v, F32))
+    b.total(weighted, z * m + j, b.cast(b.do("mul", u, v), F32))
+    t = b.do("mul", v, b.wide(w, j))
+    b.put(dx, i * m + j, b.do("sub", t, b.do("mul", u, b.reduce("sum", b.do("mul", t, u)))), mask=inside)
+    return b.case((rows * m, rows * m, m, rows * m, chunks * m, chunks * m))
+
+
+@case
+def norm_gradients(dt, s):
+    return _norm_gradients(dt, 3, 6, 18, 24 * s)
+
+
+@case
+def norm_gradients_of_odd_rows(dt, s):
+    return _norm_gradients(dt, 4, 5, 17, 32 * s)
+
+
 @case
 def row_sum(dt, s):
     n, m = 7, 130 * s

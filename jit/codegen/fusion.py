@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Optional
 
+import torch
+
 from .. import devices
 from ..graph.prims import REDUCTIONS, SCANS, info, names
 from . import indexing
@@ -23,7 +25,6 @@ from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
 from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
-    import torch
     from ..graph.dims import IntExpr
     from ..graph.ir import Graph, Node
 
@@ -37,6 +38,7 @@ IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 # once, the vector from memory.
 OF_A_PRODUCT = "of_a_product"
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
+SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
@@ -414,6 +416,60 @@ class _Fuser:
                     continue  # loops without a reduction transpose by tiles
                 yield Siblings(first, m, first_align, align)
 
+    def _columns_beside_rows(self) -> None:
+        """Kernels that reduce rows take along the sums over columns of what they read: the gradients of a norm's
+        weights."""
+        reading: dict = {}
+        for g in self.groups.values():
+            if (isinstance(g, Group) and g.reduced and not g.split
+                and devices.backend(g.device).adds_columns_beside_rows
+                and not any(m.node.op in IN_ORDER for m in g.members)):
+                for node in g.reads:
+                    reading.setdefault(node, []).append(g)
+        for b in list(self.groups.values()):
+            if not isinstance(b, Group) or b.split != "columns" or any(
+                    m.needs_row and (m.node.op != "sum" or m.node.type.dtype not in SUMMED) for m in b.members):
+                continue
+            for a in {id(a): a for node in b.reads for a in reading.get(node, ())}.values():
+                if self._take_along(a, b):
+                    break
+
+    def _take_along(self, a: Group, b: Group) -> bool:
+        """Let the kernel of ``a``, which reduces rows, take the sums over columns of ``b`` along, where it can."""
+        mapping = self._columns_mapping(a, b)
+        if mapping is None or b.mask & a.anc or not self._read_in_step(a, b, mapping) or self._between(a, b):
+            return False
+        known = [] if a.columns is None else a.columns.members
+        sums = sum(m.needs_row for m in (*b.members, *known))
+        width = 1 << (math.prod(a.dims[d] for d in a.reduced) - 1).bit_length()
+        if width * sums * 4 > devices.backend(a.device).architecture().registers // 4:
+            return False
+        columns = a.columns = Group(a.device)
+        columns.dims, columns.members, columns.split = a.dims, [*known, *b.members], b.split
+        columns.reduced = frozenset(mapping[d] for d in b.reduced)
+        self._join(a, b, mapping)
+        return True
+
+    def _columns_mapping(self, a: Group, b: Group) -> Optional[dict[int, int]]:
+        """Dimension of ``b`` -> dimension of ``a``, by a tensor as large as both that they read in step; None where
+        the columns of the one are not all that are the rows of the other."""
+        if (a.device != b.device or len(a.dims) != len(b.dims) or len(a.members) + len(b.members) > MAX_MEMBERS
+            or len(a.reads | b.reads) > MAX_READS or not all(type(a.dims[d]) is int for d in a.reduced)):
+            return None
+        for m in b.members:
+            for node, aligns in m.reads.items():
+                for n in a.members:
+                    if node in n.reads and len(aligns) == len(n.reads[node]) == 1:
+                        (ours,), (theirs,) = aligns, n.reads[node]
+                        if ours is None or theirs is None:
+                            continue
+                        mapping = {m.place[d]: n.place[e] for d, e in zip(ours, theirs) if d != FIXED and e != FIXED}
+                        if (len(mapping) == len(b.dims) == len(set(mapping.values()))
+                            and all(same(b.dims[x], a.dims[y]) for x, y in mapping.items())
+                            and {mapping[d] for d in b.reduced} == set(range(len(a.dims))) - a.reduced):
+                            return mapping
+        return None
+
     def _updates(self) -> Iterator[Tie]:
         """Small kernels over one space that do nothing but make results and give inputs new values: the updates of an
         optimizer, which have no tensor in common."""
@@ -478,6 +534,7 @@ class _Fuser:
                         self._join_along(self._ties_of(r))
         if self.enabled:
             self._join_along(itertools.chain(self._siblings(), self._updates()))
+            self._columns_beside_rows()
         return self._finish()
 
     def _requires(self, base: Node) -> list[Group]:

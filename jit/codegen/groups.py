@@ -76,10 +76,11 @@ class Root:
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes;
     ``reads``: all that the roots read; ``calls``: library calls that its kernel computes itself, with the template of
-    each; ``lay_out``: what is done with that kernel (see ``epilogues``)."""
+    each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``columns``: the roots of a group of sums over
+    columns that its kernel takes along, and of what reads these sums, as a group over the same dims."""
 
     __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number",
-                 "calls", "lay_out")
+                 "calls", "lay_out", "columns")
 
     may_alias = False
 
@@ -87,7 +88,7 @@ class Group:
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
         self.mask = self.anc = self.position = 0
         self.needs, self.reads, self.split = [], set(), None
-        self.calls, self.lay_out = {}, None
+        self.calls, self.lay_out, self.columns = {}, None, None
 
     def __repr__(self) -> str:
         return f"Group({self.members})"

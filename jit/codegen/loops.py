@@ -101,6 +101,7 @@ class Statement:
     prim = None  # the pointwise prim that it computes
     combine: ClassVar[Optional[str]] = None  # how it puts the values of a row together
     reduces = scans = False  # whether one value comes of that, or one per element
+    totals = False  # whether it adds up values of a parallel axis
     constant = None  # the number that it is
     limit = None  # what its ``value`` has to be less than
     names: ClassVar[tuple] = ()  # the fields that name values
@@ -179,7 +180,7 @@ class Effect(Statement):
     effect, dst = True, None
 
 
-def _access(s: Load | Store | Check, need: Callable, kernel: Kernel, dtype: dict, *roles: str) -> None:
+def _access(s: Load | Store | Total | Check, need: Callable, kernel: Kernel, dtype: dict, *roles: str) -> None:
     need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
     need(kernel.buffer_of[s.buffer].role in roles, f"{s.buffer} has the role {kernel.buffer_of[s.buffer].role}")
     need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
@@ -373,6 +374,28 @@ class Store(Effect):
         if kernel.is_element(self) and all(type(a.extent) is int for a in kernel.raxes):
             need({a.name for a in kernel.raxes if a.extent != 1} <= self.symbols,
                  "an element-level store is indexed by every reduction axis")
+
+
+@dataclass(frozen=True)
+class Total(Effect):
+    """``buffer[index]`` = the sum of ``value`` over the parallel axes that are not in ``index``: the sums of columns
+    beside the results of rows. The kernel has two parallel axes, the second of which, inside, is summed."""
+
+    buffer: str
+    index: "dims.IntExpr"
+    value: str
+
+    stored = property(attrgetter("buffer"))
+    names, indexed, totals, mask = ("value",), "index", True, None
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.buffer)}[{e(self.index)}] += {n(self.value)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        _access(self, need, kernel, dtype, "out")
+        need(dtype[self.value] is torch.float32 is kernel.buffer_of[self.buffer].dtype, "totals are float32")
+        need(len(kernel.axes) == 2 and {a.name for a in (kernel.axes[0], *kernel.raxes) if a.extent != 1}
+             <= self.symbols and kernel.axes[1].name not in self.symbols, "a total is over the second parallel axis")
 
 
 @dataclass(frozen=True)
@@ -693,6 +716,9 @@ class KernelBuilder:
 
     def store(self, buffer: str, index: IntExpr, value: str, mask: str | None = None) -> None:
         self.body.append(Store(buffer, index, value, mask))
+
+    def total(self, buffer: str, index: IntExpr, value: str) -> None:
+        self.body.append(Total(buffer, index, value))
 
     def position(self, value: str, extent: IntExpr, error: str, code: int, mask: str | None = None) -> Dim:
         """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where

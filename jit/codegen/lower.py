@@ -72,10 +72,11 @@ class Emitter:
         cut: the dimensions of a split reduction that are cut, as one range, into chunks.
         chunk: the length of a chunk.
         dealt: whether the range is dealt out to the chunks, one position after the other, and not cut into ranges.
+        rows: whether the range is of rows, and a chunk of them what one program goes through.
     """
 
     def __init__(self, group: Group, places: Callable, stored: dict[Node, Place], stage: int | None = None,
-                 cut: tuple[int, ...] = (), chunk: int | None = None, dealt: bool = False) -> None:
+                 cut: tuple[int, ...] = (), chunk: int | None = None, dealt: bool = False, rows: bool = False) -> None:
         self.group, self.places, self.stored, self.stage = group, places, stored, stage
         self.backend = devices.backend(group.device)
         self.b = loops.KernelBuilder(group.device.type)
@@ -85,7 +86,7 @@ class Emitter:
         self._rounded = {}             # (float32 value, half dtype) -> the same value in the half dtype
         self.members = {m.node: m for m in group.members if m.part is None}
         self.called = {}               # library call that is computed here -> the index at which it is
-        self.tail = None
+        self.tail, self.by_rows = None, rows
         self._lay_out(cut, chunk, dealt)
 
     # axes
@@ -96,10 +97,11 @@ class Emitter:
         order = parallel_order(group)
         extent = dims.product([group.dims[d] for d in cut])
         self.chunk, self.cut_extent = chunk, extent
-        if self.stage == 1:
+        if self.stage == 1 or self.by_rows:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk))
         for d in order:
-            self.sym[d] = self.b.axis(group.dims[d])
+            if not self.by_rows:
+                self.sym[d] = self.b.axis(group.dims[d])
         if self.stage == 2:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk), "r")
             return
@@ -108,9 +110,9 @@ class Emitter:
             position = self.chunk_sym + self.b.axis(chunk, "r") * dims.ceil_div(extent, chunk)
             self.first = [0 if s is None else s for s in self._cut_position(cut, self.chunk_sym)]
             self.sym = [outer.get(d, s) for d, s in enumerate(self._cut_position(cut, position))]
-        elif self.stage == 1:
+        elif self.stage == 1 or self.by_rows:
             start = self.chunk_sym * chunk
-            position = start + self.b.axis(chunk, "r")
+            position = start + self.b.axis(chunk, "p" if self.by_rows else "r")
             if not dims.divisible(extent, chunk):
                 self.tail = self.less(position, extent)
             self.sym = self._cut_position(cut, position)
@@ -262,7 +264,7 @@ class Emitter:
             self.store(place, index, value, self.within(index[d], 0, length))
             return
         element = any(p in self.group.reduced for p in root.out_place())
-        self.store(place, index, value, self.tail if element else None)
+        self.store(place, index, value, self.tail if element or self.by_rows else None)
 
     def finish(self, name: str) -> Kernel:
         return loops.verify_addresses(nest.collapse(reads_first(drop_dead(self.b)).finish(name)))
@@ -584,9 +586,10 @@ def _chunk_count(e: Emitter, node: Node, dtype: torch.dtype) -> str:
     return e.b.cast(e.compute("minimum", left, e.constant(e.chunk * rest, torch.int64), dtype=torch.int64), dtype)
 
 
-def _partial_index(e: Emitter, node: Node) -> Dim:
+def _partial_index(e: Emitter, node: Node, of: Group | None = None) -> Dim:
     """Partial results lie as [chunk, row...], rows in the order of the group's parallel dimensions."""
-    rows = [d for d in range(len(e.group.dims)) if d not in e.group.reduced]
+    reduced = (of or e.group).reduced
+    rows = [d for d in range(len(e.group.dims)) if d not in reduced]
     shape = tuple(e.group.dims[d] for d in rows)
     count = dims.product(shape)
     return e.chunk_sym * count + linear(tuple(e.sym[d] for d in rows), indexing.contiguous_strides(shape))
@@ -677,6 +680,8 @@ def _around(root: Root, group: Group, columns: list[int], count: int) -> int | N
 
 def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
     """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
+    if group.columns is not None:
+        return _with_columns(group, group.columns, places, stored, name)
     if not group.split:
         e = Emitter(group, places, stored)
         for m in group.members:
@@ -698,6 +703,36 @@ def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name:
     second = Emitter(group, places, stored, 2, cut, chunk)
     for m in group.members:
         if m.needs_row or not any(p in group.reduced for p in m.out_place()):
+            second.emit_member(m)
+    return [Lowered(first.finish(name + "_a"), first.arguments, partials),
+            Lowered(second.finish(name + "_b"), second.arguments, {})]
+
+
+def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
+    """The two kernels of a reduction of rows that takes sums over columns along: each program of the first goes through
+    a chunk of rows and adds up its columns, the second adds these."""
+    cut = tuple(sorted(columns.reduced))
+    rows = dims.product([group.dims[d] for d in cut])
+    count = indexing.size_hint(rows)
+    chunk = max(-(-count // devices.backend(group.device).walkers()), 1)
+    if type(rows) is int:  # no chunk that is not full, where there is such a length
+        chunk = next((k for k in range(chunk, min(2 * chunk, count) + 1) if count % k == 0), chunk)
+    chunks = dims.ceil_div(rows, chunk)
+    first = Emitter(group, places, stored, None, cut, chunk, rows=True)
+    second = Emitter(columns, places, stored, 2, cut, chunk)
+    partials = {}
+    for m in group.members:
+        if m not in columns.members or not m.needs_row and any(p in columns.reduced for p in m.out_place()):
+            first.emit_member(m)
+        elif m.needs_row:
+            dtype = partial_dtype(m.node)
+            value = first.b.cast(first.value(m.node.inputs[0], first.at(m), first.tail), dtype)
+            if first.tail is not None:
+                value = first.compute("where", first.tail, value, first.constant(0, dtype), dtype=dtype)
+            partials[(m.node, "partial")] = (dtype, dims.product([group.dims[d] for d in group.reduced]) * chunks)
+            first.b.total(first.buffer((m.node, "partial"), dtype, True), first.partial_index(m.node, columns), value)
+    for m in columns.members:
+        if m.needs_row or not any(p in columns.reduced for p in m.out_place()):
             second.emit_member(m)
     return [Lowered(first.finish(name + "_a"), first.arguments, partials),
             Lowered(second.finish(name + "_b"), second.arguments, {})]

@@ -205,6 +205,12 @@ class _Run:
         self.checked(s.buffer, index.expand(shape), mask)
         self.buffers[s.buffer][index.expand(shape)[mask]] = value.expand(shape)[mask]
 
+    @means(loops.Total)
+    def total(self, s: loops.Total) -> None:
+        index, value = self.index(s.index), self.values[s.value].expand(self.extents)
+        self.checked(s.buffer, index, None)
+        self.buffers[s.buffer][index.expand(self.extents).select(1, 0)] = value.sum(1)
+
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """All elements from a tensor's first one to the end of its storage, as one dimension."""

@@ -76,6 +76,7 @@ class Backend:
     tiles_transposes = False  # kernels without a reduction transpose by tiles, those with one do not
     one_pass_moments = False  # a split sum of squares about the mean reads its tensor once
     wide_partials = False  # the parts of a split sum of float32 are kept, and rows that ask for it summed, in float64
+    adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
     longest_sorted = 0  # elements of the rows that kernels sort
     full_vector = 0  # columns times chunks from which loops over few columns fill a vector; 0: no such loops
@@ -87,6 +88,10 @@ class Backend:
 
     def chunks(self, rows: int, total: int, inner: bool) -> int:
         """Into about how many pieces each row, of ``total`` elements, of a split reduction is cut."""
+        raise NotImplementedError(self.type)
+
+    def walkers(self) -> int:
+        """About how many programs share the rows of a kernel that adds up columns beside."""
         raise NotImplementedError(self.type)
 
     # -- forms in which the library is called -------------------------------------------------------------------

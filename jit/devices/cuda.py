@@ -123,7 +123,7 @@ class Cuda(Backend):
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24
     largest_update = 1 << 20
-    one_pass_moments = cuts_several = True
+    one_pass_moments = cuts_several = adds_columns_beside_rows = True
     longest_sorted = 1024
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:
@@ -134,8 +134,11 @@ class Cuda(Backend):
     def chunks(self, rows: int, total: int, inner: bool) -> int:
         programs = self.architecture().processors
         if inner:
-            return min(max(total // 8192, 2), 2 * programs)
-        return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
+            return min(max(total // 8192, 2), max(8 * programs // rows, 2))
+        return min(max(2 * programs * min(rows, 512) // rows, 2), max(total // 32, 2))
+
+    def walkers(self) -> int:
+        return 2 * self.architecture().processors
 
     sums_products = "all"
     products_flat = pixels_as_products = adds_bias_apart = True

@@ -19,6 +19,7 @@ from jit.codegen import loops
 from jit.codegen.cpp import blocks, compiler_check, ops, pieces, prefetch
 from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
+from jit.errors import Unsupported
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
 from jit.graph import dims
@@ -700,6 +701,11 @@ class KernelText(Strips):
         target = redirect.get(i) or self._position(i, access)
         text = f"{target} = {self._memory(s.value)};"
         self.put(f"if ({self.value[s.mask]}) {text}" if s.mask else text)
+
+    @per_row(loops.Total)
+    @per_element(loops.Total)
+    def _total(self, s: loops.Total, *_: object) -> None:
+        raise Unsupported("columns added up beside rows, in C++", kind="kernel")
 
     @per_element(loops.Check)
     def _element_check(self, s: Check, i: int, access: dict, redirect: dict, lane: str) -> None:

@@ -24,17 +24,20 @@ class Schedule:
     """The statements of a reduction dealt into passes over the row.
 
     Args:
-        online: take ``sum(exp(x - max(x)))`` and its maximum in one pass.
+        online: take ``sum(exp(x - max(x)))`` and its maximum in one pass, and ``sum((x - mean)**2)`` in that of the
+            mean.
 
     Attributes:
         at: per statement, the pass in which it runs; for a row-level one, the number of passes before it.
         count: the number of passes.
         pairs: maxima and the sums that are taken with them.
+        moments: sums of squares, with what is squared, that are taken before what is subtracted there is known.
     """
 
     def __init__(self, kernel: loops.Kernel, online: bool) -> None:
         self.kernel, self.body = kernel, kernel.body
         self.pairs = online_pairs(kernel) if online else {}
+        self.moments = squares(kernel) if online else {}
         self.phase = {}
         self.at = [self._place(s) for s in self.body]
         self.is_element = [kernel.is_element(s) for s in self.body]
@@ -43,7 +46,9 @@ class Schedule:
 
     def _place(self, s: Statement) -> int:
         p = max([self.phase.get(n, 0) for n in s.uses], default=0)
-        if s.dst in self.pairs.values():
+        if s.dst in self.moments and self.phase.get(self.moments[s.dst].args[0], 0) >= p:
+            del self.moments[s.dst]
+        if s.dst in self.pairs.values() or s.dst in self.moments:
             p -= 1
         if not s.effect:
             self.phase[s.dst] = p + s.reduces
@@ -70,7 +75,8 @@ class Schedule:
         """The positions of the element-level statements that the sinks depend on, and of the sinks, in order."""
         names, chosen = set(), set(sinks)
         for i in sinks:
-            names.update(self.body[i].uses)
+            s = self.body[i]
+            names.update(s.uses if s.dst not in self.moments or s.effect else self.moments[s.dst].args[:1])
         for i in range(len(self.body) - 1, -1, -1):
             s = self.body[i]
             if i not in chosen and self.is_element[i] and s.dst in names:
@@ -149,6 +155,20 @@ def online_pairs(kernel: loops.Kernel) -> dict:
                     and m.dst not in pairs and m.dtype is s.dtype):
                     pairs[m.dst] = s.dst
     return pairs
+
+
+def squares(kernel: loops.Kernel) -> dict:
+    """The sums of squares of ``x - m``, where ``m`` is known for a row: {sum: the statement that subtracts}."""
+    found = {}
+    for s in kernel.body:
+        if s.reduces and s.op == "sum" and s.dtype is torch.float32 and not s.precise:
+            square = kernel.definition[s.arg]
+            if square.prim == "mul" and square.args[0] == square.args[1]:
+                sub = kernel.definition[square.args[0]]
+                if (sub.prim == "sub" and sub.dtype is torch.float32 and sub.args[0] in kernel.element_values
+                    and sub.args[1] not in kernel.element_values and kernel.dtypes[sub.args[0]] is torch.float32):
+                    found[s.dst] = sub
+    return found
 
 
 def _without_infinities(s: Statement, by_name: dict[str, Statement]) -> Statement:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ... import config, devices, logs
 from ...errors import CompileError
 from .. import cache
-from . import thin  # noqa: F401  (it says how kernels of its kind are written)
+from . import thin, totals  # noqa: F401  (they say how kernels of their kinds are written)
 from . import worker
 from .emit import Source, emit
 

@@ -8,25 +8,24 @@ Shapes. A dimension with a block of more than one point is a dimension of the te
 tiling; ``r`` always is. A value that does not vary along a dimension has size 1 there, and one that varies along none
 is a scalar. With one row per program, row-level values are scalars and element-level ones one-dimensional.
 
-Reductions. On chip, the body is emitted in its order. In a loop, statements are dealt into passes: pass ``p`` computes,
-per block, all that the reductions and stores of phase ``p`` need, reading it again. ``sum(exp(x - max(x)))`` takes its
-maximum and its sum in one pass.
+Reductions. On chip, the body is emitted in its order; in a loop, in passes over the row (``passes.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
 from . import analysis, heuristics, ops, scans, types
 from .analysis import VECTOR
+from .passes import Passes, limit, neutral
 from .tiling import INT32_MAX, Tiling, tile
 
 if TYPE_CHECKING:
@@ -81,12 +80,13 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
     return EMITTERS[tiling.kind](tiling, config, aligned, interpret).source()
 
 
-# What is written for each kind of statement, where a block holds the whole row and in a loop over a row.
-statements, in_loop = loops.Handlers("Triton"), loops.Handlers("Triton's loop over a row")
+# What is written for each kind of statement, where a block holds the whole row.
+statements = loops.Handlers("Triton")
 
 
 class Emitter:
     packs = False  # bytes are taken four at a time
+    walked: tuple = ("r",)  # the dimensions that a program goes through, all of them
 
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
@@ -96,12 +96,13 @@ class Emitter:
         self.helpers, self.libdevice = {}, False
         self.extents = tiling.extents
         self.range_of = {"@" + n: n for n in self.extents}
+        self.points = frozenset([n for n, e in self.extents.items() if not (type(e) is int and e == 1)])
         self.block = {n: getattr(config, n, 1) for n in self.extents}
         self.dimensions = self._dimensions()
         self.order = list(self.dimensions)
-        if config.parts > 1:  # a block of r is two-dimensional: parts, and the piece that the threads share
-            assert config.looped and self.dimensions == ["r"], "pieces are combined with one row per program"
-            self.order = ["part", "r"]
+        if config.parts > 1:  # a block of r has two dimensions: parts, and the piece that the threads share
+            assert config.looped, "pieces are combined in a loop"
+            self.order = ["part", *self.dimensions]
         self.length = dict(self.block)
         if "r" in self.length:
             self.length.update(part=config.parts, r=self.block["r"] // config.parts)
@@ -210,10 +211,14 @@ class Emitter:
 
     def _statements(self) -> None:
         if self.config.looped or self.config.recompute:
-            _Passes(self).emit()
+            Passes(self).emit()
         else:
             for s in self.kernel.body:
                 self.statement(s)
+
+    @statements(loops.Total)
+    def total(self, s: loops.Total) -> None:
+        raise Unsupported("totals in a kernel of another kind", kind="kernel")
 
     @property
     def word(self) -> str:
@@ -239,14 +244,14 @@ class Emitter:
         return False
 
     def grid(self) -> IntExpr:
-        return dims.product(dims.ceil_div(e, self.block[n]) for n, e in self.extents.items() if n != "r")
+        return dims.product(dims.ceil_div(e, self.block[n]) for n, e in self.extents.items() if n not in self.walked)
 
     def _positions(self) -> None:
         """The program's place in each dimension, as ``x``, ``y``, ``z``; ``r`` too unless it is looped over."""
         if self.config.index_bits == 32:
             for n in self.kernel.sizes:
                 self.line(f"{self.names[n]} = {self.names[n]}.to(tl.int32)")
-        parallel = [n for n in self.extents if n != "r"]
+        parallel = [n for n in self.extents if n not in self.walked]
         rest = "tl.program_id(0)" + (".to(tl.int64)" if self.wide - {"r"} else "")
         for n in reversed(parallel):
             place = rest
@@ -386,12 +391,19 @@ class Emitter:
                 else "")
 
     def eviction(self, s: Load) -> str:
-        """The cache policy of a load in a row reduction: rows stream through, unless a later pass reads them again;
-        weights stay."""
-        if not self.config.evict or self.tiling.kind != "inner" or "r" not in self.varies[s.dst]:
+        """The cache policy of a load: what is read once streams through, unless a later pass over the row reads it
+        again; in loops over rows, weights stay."""
+        if not self.config.evict:
             return ""
-        kept = s.dst in self.read_again or "x" not in self.varies[s.dst]
-        return f', eviction_policy="evict_{"last" if kept else "first"}"'
+        if self.varies[s.dst] >= self.points:
+            return f', eviction_policy="evict_{"last" if s.dst in self.read_again else "first"}"'
+        stays = self.config.looped and self.tiling.kind == "inner" and "r" in self.varies[s.dst]
+        return ', eviction_policy="evict_last"' if stays else ""
+
+    @property
+    def written(self) -> str:
+        """The cache policy of a store."""
+        return ', eviction_policy="evict_first"' if self.config.through else ""
 
     @statements(loops.Const)
     def const(self, s: Const) -> None:
@@ -440,12 +452,13 @@ class Emitter:
         value = self.names[s.value]
         if self.shifted(s):  # whole vectors, then the few elements at the row's ends
             address = self.address(s.buffer, s.index, True)
-            self.line(f"tl.store({address}, {value}, mask=r_whole)")
-            self.line(f"tl.store({address}, {value}, mask=r_in & (r_whole == 0))")
+            self.line(f"tl.store({address}, {value}, mask=r_whole{self.written})")
+            self.line(f"tl.store({address}, {value}, mask=r_in & (r_whole == 0){self.written})")
             return
         mask = self.mask(along, s.mask)
         address = self.address(s.buffer, s.index) + self._spread_over_mask(s)
-        self.line(f"tl.store({address}, {value}" + (f", mask={mask})" if mask else ")"))
+        self.line(f"tl.store({address}, {value}" + (f", mask={mask}" if mask else "")
+                  + (self.written if along >= self.points else "") + ")")
 
     @statements(loops.Check)
     def check(self, s: Check) -> None:
@@ -473,13 +486,25 @@ class Emitter:
     @property
     def axis(self) -> int:
         """The position of r in row-wise reductions, in which pieces have been combined already."""
-        return self.dimensions.index("r")
+        return self.combined_order.index("r")
+
+    @property
+    def combined_order(self) -> list:
+        """The dimensions of a block whose pieces have been combined: beside several rows, there is one piece left."""
+        return self.order if len(self.dimensions) > 1 else self.dimensions
+
+    def over_pieces(self, text: str) -> str:
+        """The sum of a block's pieces."""
+        return f"tl.sum({text}, 0{self._keeping(True)})"
+
+    def _keeping(self, pieces: bool) -> str:
+        return ", keep_dims=True" if pieces and len(self.dimensions) > 1 else ""
 
     def expanded(self, text: str) -> str:
         """A reduced value back in the tensors' rank, with size 1 along r."""
         if len(self.dimensions) == 1:
             return text
-        return f"{text}[{', '.join('None' if n == 'r' else ':' for n in self.dimensions)}]"
+        return f"{text}[{', '.join('None' if n == 'r' else ':' for n in self.order)}]"
 
     def full(self, value: str, dtype=None) -> str:
         """A value broadcast to the whole block."""
@@ -508,14 +533,15 @@ class Emitter:
 
     def combined(self, op: str, value: str, dtype: torch.dtype, pieces: bool = False) -> str:
         """The block ``value`` combined along r, in the dtype of the result; along the pieces alone when ``pieces``."""
-        axis = 0 if pieces else self.axis
+        axis, keeping = 0 if pieces else self.axis, self._keeping(pieces)
         expand = (lambda text: text) if pieces else self.expanded
         if op in ("any", "all") or op in ("max", "min") and dtype is torch.bool:
-            return expand(f"tl.{'max' if op in ('any', 'max') else 'min'}(({value}).to(tl.int32), {axis})") + " != 0"
+            name = "max" if op in ("any", "max") else "min"
+            return expand(f"tl.{name}(({value}).to(tl.int32), {axis}{keeping})") + " != 0"
         if op == "sum":
             narrow = loops.is_integer(dtype) and types.bits(dtype) < 32
-            return expand(f"tl.sum({value}, {axis})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
-        return expand(f"tl.reduce({value}, {axis}, {self.combiner(op, dtype)})")
+            return expand(f"tl.sum({value}, {axis}{keeping})") + (f".to({types.tl_dtype(dtype)})" if narrow else "")
+        return expand(f"tl.reduce({value}, {axis}, {self.combiner(op, dtype)}{keeping})")
 
     def combiner(self, op: str, dtype: torch.dtype) -> str:
         name = f"_{op}_{'nan' if dtype.is_floating_point else 'int'}" if op != "prod" else "_prod"
@@ -537,187 +563,12 @@ class Emitter:
             equal = f"({equal}) | ({v}_value != {v}_value)"
         if "r" in self.masked and not self.config.looped:
             equal = f"({equal}) & r_in"
-        self.line(f"{v}_index = tl.where({equal}, {index}, {_limit(self, 'r')})")
+        self.line(f"{v}_index = tl.where({equal}, {index}, {limit(self, 'r')})")
         return self.expanded(f"tl.min({v}_index, {self.axis})") + ".to(tl.int64)"
 
     @statements(loops.Scan)
     def scan(self, s: Scan) -> None:
         self.assign(s.dst, scans.whole(self, s))
-
-
-def _limit(emitter: Emitter, name: str) -> str:
-    return str(2**62) if name in emitter.wide else str(INT32_MAX)
-
-
-class _Passes:
-    """Emits the passes over a row, as loops or, with ``recompute``, in line."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self.e, self.kernel = emitter, emitter.kernel
-        self.body, self.loaded = self.kernel.body, set()
-        self.schedule = analysis.Schedule(self.kernel, online=emitter.config.looped)
-
-    def emit(self) -> None:
-        e = self.e
-        schedule = self.schedule
-        if e.config.looped:
-            block = e._arange("r")
-            e.line(f"r_block = ({block}).to(tl.int64)" if "r" in e.wide else f"r_block = {block}")
-        for p in range(schedule.count + 1):
-            for i, s in enumerate(self.body):
-                if schedule.at[i] == p and not schedule.is_element[i] and not s.reduces:
-                    e.statement(s)
-            if p < schedule.count:
-                (self._pass if e.config.looped else self._held_pass)(p)
-
-    def _held_pass(self, p: int) -> None:
-        """All that a phase needs, computed again from what was loaded."""
-        e = self.e
-        for i in self.schedule.needed(self.schedule.sinks(p)):
-            s = self.body[i]
-            if s.dst not in self.loaded:
-                e.statement(s)
-            elif self.kernel.dtypes[s.dst].itemsize == 2:
-                e.assign(s.dst, f"{e.helper('_again')}({e.names[s.dst]})")
-            if s.loaded:
-                self.loaded.add(s.dst)
-
-    def _pass(self, p: int) -> None:
-        e = self.e
-        sinks = self.schedule.sinks(p)
-        statements = self.schedule.needed(sinks)
-        reduces = [self.body[i] for i in sinks if self.body[i].reduces]
-        running = [self.body[i] for i in statements if self.body[i].scans]
-        paired = {m: s for m, s in self.schedule.pairs.items() if any(r.dst == m for r in reduces)}
-        skipped = self._exponentials(paired, statements)
-        e.read_again = frozenset(n for n, where in self.schedule.loads_by_pass().items() if max(where) > p)
-        for s in reduces:
-            self._start(s, paired)
-        for s in running:
-            scans.start(e, s, self._row_constant)
-        extent, block = e.text(e.extents["r"] + (0 if e.row_start is None else VECTOR - 1)), e.block["r"]
-        step = (f"range(0, {extent}, {block})" if e.config.stages < 2
-                else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})")
-        e.line(f"for r_start in {step}:")
-        with e.indented():
-            e.r_positions("r_start + r_block")
-            for i in statements:
-                if i not in skipped:
-                    in_loop[type(self.body[i])](self, self.body[i], paired)
-        for s in reduces:
-            self._finish(s, paired)
-
-    def _exponentials(self, paired: dict[str, str], statements: list[int]) -> set:
-        """The statements that compute ``exp(x - max)`` for an online pair: they are part of the pair's own step."""
-        own = {s.dst for total in paired.values() for s in analysis.exponent_of(self.kernel, total)}
-        return {i for i in statements if self.body[i].dst in own}
-
-    @in_loop(loops.Statement)
-    def _plain(self, s: Statement, paired: dict[str, str]) -> None:
-        self.e.statement(s)
-
-    def _row_constant(self, text: str, dtype: torch.dtype) -> str:
-        e = self.e
-        shape = [str(e.block[n]) if n != "r" else "1" for n in e.order] if len(e.order) > 1 else []
-        return f"tl.full([{', '.join(shape)}], {text}, {types.tl_dtype(dtype)})"
-
-    def _accumulator(self, text: str, dtype: torch.dtype) -> str:
-        e = self.e
-        return f"tl.full([{', '.join(str(e.length[n]) for n in e.dimensions)}], {text}, {types.tl_dtype(dtype)})"
-
-    def _start(self, s: Reduce, paired: dict[str, str]) -> None:
-        e, v = self.e, self.e.names[s.dst]
-        dtype = self.kernel.dtypes[s.arg]
-        if s.dst in paired.values():
-            e.line(f"{v}_acc = {self._accumulator('0', s.dtype)}")
-            return
-        op = s.op.removeprefix("arg")
-        e.line(f"{v}_acc = {self._accumulator(neutral(op, dtype), dtype)}")
-        if s.ordered:
-            e.line(f"{v}_at = tl.full({e.shape}, {_limit(e, 'r')}, {'tl.int64' if 'r' in e.wide else 'tl.int32'})")
-
-    @in_loop(loops.Reduce)
-    def _step(self, s: Reduce, paired: dict[str, str]) -> None:
-        e, v = self.e, self.e.names[s.dst]
-        if s.dst in paired.values():
-            return
-        dtype = self.kernel.dtypes[s.arg]
-        op = s.op.removeprefix("arg")
-        value = e.masked_value(e.full(s.arg), neutral(op, dtype))
-        if s.ordered:
-            e.line(f"{v}_new = {value}")
-            better = f"({v}_new {'>' if op == 'max' else '<'} {v}_acc)"
-            if dtype.is_floating_point:
-                better += f" | (({v}_new != {v}_new) & ({v}_acc == {v}_acc))"
-            first = f"({v}_at == {_limit(e, 'r')})" + (" & r_in" if "r" in e.masked else "")
-            e.line(f"{v}_better = {better} | ({first})")
-            e.line(f"{v}_acc = tl.where({v}_better, {v}_new, {v}_acc)")
-            e.line(f"{v}_at = tl.where({v}_better, r, {v}_at)")
-        elif s.dst in paired:
-            self._online_step(v, e.names[paired[s.dst]], value, dtype)
-        else:
-            if e.config.parts > 1:
-                value = e.combined(op, value, dtype, pieces=True)
-            if s.op == "sum":
-                e.line(f"{v}_acc += {value}")
-            elif s.op == "prod":
-                e.line(f"{v}_acc *= {value}")
-            elif s.op in ("any", "all") or dtype is torch.bool:
-                e.line(f"{v}_acc = {v}_acc {'|' if s.op in ('any', 'max') else '&'} ({value})")
-            else:
-                e.line(f"{v}_new = {value}")
-                e.line(f"{v}_acc = {self._maximum(f'{v}_acc', f'{v}_new', dtype, s.op + 'imum')}")
-
-    def _maximum(self, a: str, b: str, dtype: torch.dtype, op: str = "maximum") -> str:
-        return ops.emit(op, ops.Context(dtype, (dtype, dtype), interpret=self.e.interpret, helpers=self.e.helpers),
-                        a, b)
-
-    def _exp(self, text: str, dtype: torch.dtype) -> str:
-        context = ops.Context(dtype, (dtype,), dtype is torch.float32, self.e.interpret, helpers=self.e.helpers)
-        return ops.emit("exp", context, text)
-
-    def _online_step(self, v: str, total: str, value: str, dtype: torch.dtype) -> None:
-        """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a
-        maximum that is infinite."""
-        e = self.e
-        e.line(f"{v}_new = {value}")
-        e.line(f"{v}_old = {v}_acc")
-        block = e.combined("max", f"{v}_new", dtype, pieces=True) if e.config.parts > 1 else f"{v}_new"
-        e.line(f"{v}_acc = {self._maximum(f'{v}_old', block, dtype)}")
-        e.line(f'{v}_safe = tl.where(tl.abs({v}_acc) == float("inf"), 0.0, {v}_acc)')
-        at = f"{v}_safe[None, :]" if e.config.parts > 1 else f"{v}_safe"
-        fresh = self._exp(f"{v}_new - {at}", dtype)
-        context = ops.Context(dtype, (dtype,) * 3, interpret=e.interpret, helpers=e.helpers)
-        scaled = ops.emit("fma", context, f"{total}_acc", self._exp(f"{v}_old - {v}_safe", dtype),
-                          f"tl.sum({fresh}, 0)" if e.config.parts > 1 else fresh)
-        e.line(f"{total}_acc = {scaled}")
-
-    def _finish(self, s: Reduce, paired: dict[str, str]) -> None:
-        e, v = self.e, self.e.names[s.dst]
-        dtype = self.kernel.dtypes[s.arg]
-        if s.dst in paired.values():
-            m = e.names[next(k for k, t in paired.items() if t == s.dst)]
-            shift = analysis.exponent_of(self.kernel, s.dst)[1].args[1]
-            m_text = m
-            if e.names[shift] != m:
-                m_text = f"{v}_shift"
-                e.line(f'{m_text} = tl.where(tl.abs({m}) == float("inf"), 0.0, {m})')
-            e.assign(s.dst, e.combined("sum", f"{v}_acc * {self._exp(f'{m}_acc - {m_text}', s.dtype)}", s.dtype))
-        elif s.ordered:
-            e.assign(s.dst, e._position_of_extreme(s, f"{v}_acc", f"{v}_at", dtype))
-        else:
-            e.assign(s.dst, e.combined(s.op, f"{v}_acc", dtype))
-
-    @in_loop(loops.Scan)
-    def _scan(self, s: Scan, paired: dict[str, str]) -> None:
-        e, v = self.e, self.e.names[s.dst]
-        scans.step(e, s, v)
-
-
-def neutral(op: str, dtype: torch.dtype) -> str:
-    """The value that changes nothing under a reduction, as a literal."""
-    value = loops.neutral(op, dtype)
-    return f'float("{value}")' if value in (math.inf, -math.inf) else str(value)
 
 
 def _reach(e: IntExpr) -> int | None:

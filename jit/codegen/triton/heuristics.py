@@ -6,7 +6,8 @@ functions below. How many programs there should be, and how much a row may hold,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ... import devices
@@ -27,10 +28,11 @@ class Config:
     """How a kernel is laid out. All sizes are powers of two.
 
     x, y, r, s, t: block sizes. looped: the reduction runs in a loop over blocks of ``r``; parts: in that loop, a block
-    is taken as ``parts`` pieces that each thread combines on its own (x is 1 then). recompute: in a row held on chip,
-    only what was loaded stays in registers, and the rest is computed again after each reduction. stages: loads in
-    flight in the loop. evict: give cache policies. index_bits: 32 or 64, or 0 to decide from the sizes. shift: rows
-    whose length is no multiple of a vector are read from the aligned address before them (x is 1).
+    is taken as ``parts`` pieces that each thread combines on its own. recompute: in a row held on chip, only what was
+    loaded stays in registers, and the rest is computed again after each reduction. stages: loads in flight in the loop.
+    evict: what is read once leaves the cache first. through: so does what is written. index_bits: 32 or 64, or 0 to
+    decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before
+    them (x is 1).
     """
 
     x: int = 1
@@ -44,6 +46,7 @@ class Config:
     warps: int = 4
     stages: int = 1
     evict: bool = False
+    through: bool = False
     index_bits: int = 0
     shift: bool = False
 
@@ -75,6 +78,19 @@ def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=_clamp(block * x // 256, 1, 8))
 
 
+def mostly_reads(kernel: Kernel, arch: devices.Architecture) -> bool:
+    """Whether a kernel reads more than the cache holds, and writes a small part of that. What it reads should then
+    leave the cache first: 0.91 of a copy's rate for sums of rows, 0.77 where it puts out what others have left there.
+    Kernels that write as much are 0.03 slower so."""
+    extent = {a.name: size_hint(a.extent) for a in kernel.axes + kernel.raxes}
+    read, written = 0, 0
+    for s in kernel.body:
+        if s.accessed:
+            size = kernel.buffer_of[s.accessed].dtype.itemsize * math.prod(extent.get(n, 1) for n in s.symbols)
+            read, written = read + size * (not s.effect), written + size * s.effect
+    return read > 2 * arch.cache and 4 * written < read
+
+
 def _smallest_access(kernel: Kernel) -> int:
     return min((b.dtype.itemsize for b in kernel.buffers if b.role != "error"), default=4)
 
@@ -102,14 +118,17 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
 def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Two contiguous axes: square tiles, through shared memory."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
-    x = min(64, next_power_of_two(nx))
-    y = min(4096 // x, 64 if nx >= 64 else 256, next_power_of_two(ny))
+    side = 128 if _smallest_access(tiling.kernel) <= 2 and nx * ny * size_hint(tiling.extent("z")) >= 1 << 23 else 64
+    x = min(side, next_power_of_two(nx))
+    y = min(side * side // x, side if nx >= side else 256, next_power_of_two(ny))
     return Config(x=x, y=y, warps=_clamp(x * y // 512, 1, 8))
 
 
 def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Pieces of rows: as ``flat``, without a division per element."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
+    if nx >= LONG_ROW and ny >= 4096:  # two rows at a time share what is read of a row
+        return Config(x=1024, y=2, warps=2)
     if nx >= LONG_ROW:  # what is computed once per row takes a while to arrive
         return Config(x=4096, warps=8)
     x = min(1024, next_power_of_two(nx))
@@ -118,30 +137,41 @@ def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
-    """Reduction along the contiguous axis: a row per program, held on chip; several short rows together; a loop for
-    long ones.
+    """Reduction along the contiguous axis: a row per program, several short rows together; a loop for long ones.
 
-    Shares of a plain copy's rate, bf16 softmax: rows of 64 to 8192 elements 0.98 to 1.0; 16384 0.95 and 32768 0.91 with
-    ``recompute`` (0.67 without); 65536 0.83 in a loop (0.72 on chip).
+    Rows from 4096 elements on are read again for each pass, from the cache: 0.97 of a plain copy's rate, where held
+    ones reach 0.92 (bf16 softmax and norms). With exponentials that ends at 16384 elements: 0.95 held with
+    ``recompute``, at 32768 0.91; 65536 0.83 in a loop.
     """
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))
-    held, itemsize = analysis.held_bytes(kernel), _stream_access(kernel)
-    if type(tiling.extent("r")) is not int:
-        return _long_rows(kernel, min(next_power_of_two(max(width, 2)), 4096), n_rows, arch)
+    held, itemsize, evict = analysis.held_bytes(kernel), _stream_access(kernel), mostly_reads(kernel, arch)
     block = next_power_of_two(max(width, 2))
-    single = analysis.Schedule(kernel, online=True).count == 1 and not analysis.has_scan(kernel)
-    if block > (8192 if single else _on_chip(kernel, held, itemsize, arch)):
-        return _long_rows(kernel, block, n_rows, arch)
+    if type(tiling.extent("r")) is not int:
+        return _long_rows(kernel, min(block, 4096), n_rows, evict, arch)
+    schedule, scan = analysis.Schedule(kernel, online=True), analysis.has_scan(kernel)
+    single = schedule.count == 1 and not scan
+    if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)):
+        return _long_rows(kernel, block, n_rows, evict, arch)
+    if (width > 2048 and analysis.writes_elements(kernel) and not scan and analysis.pieces_allowed(kernel)
+        and (block <= 8192 or not schedule.pairs)):
+        return _in_passes(block, schedule)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:
         x *= 2
     while x > 1 and n_rows // x < arch.processors:
         x //= 2
-    per_thread = 16 if itemsize <= 2 else 8
+    per_thread = 32 if block * x >= 4096 or evict and held else 16 if itemsize <= 2 else 8
     warps = _clamp(_power_of_two_below(min(width, block) * x // (arch.lanes * per_thread)), 1, 16)
-    recompute = held == 2 and block >= 16384 and not analysis.has_scan(kernel)
-    return Config(x=x, r=block, warps=warps, recompute=recompute)
+    recompute = held == 2 and block >= 16384 and not scan
+    return Config(x=x, r=block, warps=warps, recompute=recompute, evict=evict)
+
+
+def _in_passes(block: int, schedule: analysis.Schedule) -> Config:
+    """A row that is read again for each pass, in few blocks."""
+    if block <= 8192:
+        return Config(r=block, looped=True, parts=4, warps=block // 1024, evict=True)
+    return Config(r=8192, looped=True, parts=2, warps=16, evict=True)
 
 
 def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architecture) -> int:
@@ -151,15 +181,17 @@ def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architectur
     return min(arch.registers // 8 // (2 if weights or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
 
 
-def _long_rows(kernel: Kernel, block: int, n_rows: int, arch: devices.Architecture) -> Config:
+def _long_rows(kernel: Kernel, block: int, n_rows: int, evict: bool, arch: devices.Architecture) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
     schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
-    narrow, stages = _stream_access(kernel) <= 2, 1
-    shift = block >= 16384 and not analysis.has_scan(kernel) and analysis.odd_row_start(kernel) is not None
-    if not pieces:
-        r, warps = 4096, 8
+    narrow, stages, scan = _stream_access(kernel) <= 2, 1, analysis.has_scan(kernel)
+    shift = block >= 16384 and not scan and analysis.odd_row_start(kernel) is not None
+    if scan:
+        r, warps, stages = 4096, 8, 4
+    elif not pieces:  # positions
+        r, warps = 1024, 8
     elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
-        r, warps, stages = (2048, 2, 3) if n_rows >= 2 * arch.processors else (8192, 4, 3)
+        r, warps, stages = (2048, 2, 1 if evict else 3) if n_rows >= 2 * arch.processors else (8192, 4, 3)
     elif schedule.count == 1:
         r, warps = 8192, 8
     elif shift:
@@ -172,30 +204,41 @@ def _long_rows(kernel: Kernel, block: int, n_rows: int, arch: devices.Architectu
         r = max(block, 256)
         warps = _clamp(r // 512, 1, warps)
     parts = max(1, r // (warps * 256)) if pieces else 1
-    return Config(r=r, looped=True, parts=parts, warps=warps, stages=stages, evict=schedule.count > 1, shift=shift)
+    return Config(r=r, looped=True, parts=parts, warps=warps, stages=stages, evict=evict or schedule.count > 1,
+                  shift=shift)
 
 
 def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column and thread.
 
-    512 columns per program (0.9 of a copy's rate, against 0.6 with 256) as long as there are enough programs. Where
-    elements are written as well, or there are several accumulators, few rows at a time with more loads ahead: 0.75 to
-    0.9 against 0.5 to 0.8.
+    Pieces of several rows keep loads in flight, where values alone are combined and little is written.
     """
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
+    writes, sums = analysis.writes_elements(kernel), sum(s.reduces for s in kernel.body)
+    block, item, evict = next_power_of_two(max(nr, 2)), _stream_access(kernel), mostly_reads(kernel, arch)
     x = min(512, next_power_of_two(nx))
     while x > 32 and nz * -(-nx // x) < 3 * arch.processors // 2:
         x //= 2
-    block = next_power_of_two(max(nr, 2))
+    if block <= 256 and nr >= 8 and nz * nx <= 4096 * 8 and not writes:  # the second stage of a split sum: few columns
+        return Config(x=min(x, 32), r=block, warps=_clamp(min(x, 32) * block // 1024, 1, 8))
     static = type(tiling.extent("r")) is int
-    if static and analysis.held_bytes(kernel):
+    if static and analysis.held_bytes(kernel):  # the column is read again, by the threads that have read it
+        if block <= 64 and nx >= 64:
+            return Config(x=min(x, 64), r=8, looped=True, warps=1, stages=4, evict=True)
         narrow = min(x, max(NARROWEST, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
-    r = _clamp(16384 // _stream_access(kernel) // x, 2, 128)
-    warps = _clamp(x * r // 512, 1, 4 if analysis.writes_elements(kernel) else 2)
-    if analysis.writes_elements(kernel) or sum(s.reduces for s in kernel.body) > 1:
+    if evict and not writes and analysis.pieces_allowed(kernel) and analysis.Schedule(kernel, online=True).count == 1:
+        warps = 4 if nr >= 256 else 2
+        together = max(1, arch.lanes * warps * 16 // item // x)  # rows that the threads read with one access each
+        parts = _clamp(min(8 // sums, block // together), 1, 8)
+        return Config(x=x, r=min(together * parts, block), looped=True, parts=parts, warps=warps, evict=True)
+    r = _clamp(16384 // item // x, 2, 128)
+    if writes and sums:
+        return Config(x=min(x, 128), r=min(32, block), looped=True, warps=4, stages=4)
+    warps = _clamp(x * r // 512, 1, 4 if writes else 2)
+    if writes or sums > 1:
         return Config(x=x, r=min(max(r // 4, 2), block), looped=True, warps=warps, stages=4)
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)
 
@@ -217,6 +260,19 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=min(x, next_power_of_two(columns)), y=vectors, looped=True, warps=warps, stages=1, **blocks)
 
 
+def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Rows held on chip, one after the other, beside the sums of their columns."""
+    block = next_power_of_two(max(size_hint(tiling.extent("r")), 2))
+    x = _clamp(4096 // block, 1, min(16, next_power_of_two(size_hint(tiling.extent("x")))))
+    return Config(x=x, r=block, warps=_clamp(x * block // (arch.lanes * (16 if x == 1 else 32)), 1, 16), stages=3)
+
+
+def whole_rows(tiling: Tiling, config: Config) -> Config:
+    """A configuration with what kernels with totals need: rows that are held."""
+    return replace(config, y=1, r=next_power_of_two(max(size_hint(tiling.extent("r")), 2)), looped=False, parts=1,
+                   recompute=False, shift=False)
+
+
 def _stream_access(kernel: Kernel) -> int:
     """Bytes of the widest element that is read or written throughout the iteration space."""
     accesses = [s for s in kernel.body if s.accessed and "@r" in s.symbols]
@@ -224,4 +280,5 @@ def _stream_access(kernel: Kernel) -> int:
     return max((kernel.buffer_of[s.buffer].dtype.itemsize for s in whole or accesses), default=4)
 
 
-_CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns, "thin": thin}
+_CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns, "totals": totals,
+             "thin": thin}

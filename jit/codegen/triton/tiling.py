@@ -74,8 +74,9 @@ def _divisions(e: IntExpr, names: Collection[str]) -> int:
 class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous
-    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r), "outer" (rows lie along x) or "product" (of
-    matrices: y are rows, x columns) or "thin" (see ``thin``)."""
+    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r), "outer" (rows lie along x), "totals" (rows
+    along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are rows, x
+    columns) or "thin" (see ``thin``)."""
 
     kernel: loops.Kernel
     kind: str
@@ -128,6 +129,9 @@ def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None 
 
 def tile(kernel: loops.Kernel) -> Tiling:
     """Choose the tile dimensions of a kernel, from its index expressions and present sizes."""
+    if any(s.totals for s in kernel.body):
+        kernel = nest.joined(kernel, lambda outer, *rest: _join(outer, *rest) if outer.kind == "r" else None)
+        return tiling(kernel, "totals", z=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
     kernel = simplify(kernel)
     return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
