@@ -422,10 +422,10 @@ def coefficient(e: Any, name: str) -> IntExpr | None:
 
 def periods(e: IntExpr, name: str) -> set[int]:
     """The numbers by which an expression divides the symbol ``name`` itself, as a quotient or a remainder."""
-    e = symbolic(e)
-    if e is None:
+    found = symbolic(e)
+    if found is None:
         return set()
-    atoms = {a for mono in e.terms for a in mono if isinstance(a, (Quotient, Remainder))}
+    atoms = {a for mono in found.terms for a in mono if isinstance(a, (Quotient, Remainder))}
     itself = [a for a in atoms if free_symbols(a.a) == {name} and coefficient(a.a, name) == 1]
     return {a.b for a in itself if type(a.b) is int and structurally_equal(subst(a.a, {name: 0}), 0)}
 
