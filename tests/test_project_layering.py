@@ -22,7 +22,7 @@ TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "p
 # What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
 # and what prims and operators mean.
 LANGUAGES = ("jit.graph.dim_text", "jit.graph.dim_trees", "jit.graph.dims", "jit.graph.ir", "jit.graph.op_info",
-             "jit.graph.prim_info", "jit.graph.prims")
+             "jit.graph.prim_info", "jit.graph.prims", "jit.graph.windows")
 
 # Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
 REWRITES = ("jit/codegen/layout.py",)

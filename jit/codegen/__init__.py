@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from . import windows  # noqa: F401  (by which kernels compute them)
 from .planner import CompiledGraph, Options, compile_graph
 
 __all__ = ["compile_graph", "CompiledGraph", "Options"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from .. import devices
+from ..graph import windows
 from ..graph.prims import REDUCTIONS, SCANS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
@@ -70,6 +71,10 @@ def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[N
             continue
         if OF_A_PRODUCT in n.attrs and n.op == "mul":
             wanted.add(base_of(n.inputs[1]))  # the vector, which is read for each element of the matrix
+        if n.op == "window":
+            for i, times in zip(n.inputs, windows.reads(n)):
+                users[base_of(i)][n] = users[base_of(i)].get(n, 0) + numel[n] * times
+            continue
         for i in n.inputs:
             b = base_of(i)
             users[b][n] = users[b].get(n, 0) + numel[i if n.op in ROWS or n.op == "cat" else n]
@@ -103,10 +108,13 @@ class _Trees:
                 self.cost[n], self.leaves[n], self.count[n] = 0, frozenset(), 1
                 self.inlined.add(n)
                 continue
-            cost, count, leaves = info(n.op).cost.repeat, 1, set()
+            cost, count, leaves, times = info(n.op).cost.repeat, 1, set(), 1
+            if n.op == "window":  # all of its operand is computed for each place
+                times = max(windows.reads(n))
+                cost = cost * times
             for i in {base_of(i) for i in n.inputs}:
                 if i in self.inlined:
-                    cost, count = cost + self.cost[i], count + self.count[i]
+                    cost, count = cost + self.cost[i] * times, count + self.count[i] * times
                     leaves |= self.leaves[i]
                 else:
                     leaves.add(i)
@@ -183,6 +191,9 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
         inner = None if align is None else align[first : first + rank]
         return [(node.inputs[0], None)] + [(i, indexing.broadcast_alignment(i.type.shape, inner))
                                            for i in node.inputs[1:]]
+    if op == "window":
+        in_step = node.attrs["how"] in windows.IN_STEP
+        return [(i, align if k and in_step else None) for k, i in enumerate(node.inputs)]
     if info(op).kind == "copy":
         return [(i, None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]

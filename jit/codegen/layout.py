@@ -20,6 +20,7 @@ from ..graph import aten, dims, layout, prims
 from ..graph.ir import Graph, Node, TensorType, Transform, filled, same_ints
 from ..graph.op_info import op_info
 from ..graph.passes import convolutions
+from ..graph.passes.windows import make_windows
 from .indexing import base_of
 
 if TYPE_CHECKING:
@@ -213,8 +214,9 @@ def _part(node: Node, indices) -> Node:
 
 def channels_last(graph: Graph) -> Graph:
     """The graph with its convolutions in the channels-last format where that pays, and those of one pixel as matrix
-    products where they have it, and with gradients of weights as sums where the library's are not exact; the same
-    graph where there is nothing to change."""
+    products where they have it, with gradients of weights as sums where the library's are not exact, and with windows
+    in the place of calls, which follow the format of what they read; the same graph where there is nothing to
+    change."""
     if wants_channels_last(graph):
         graph = _Convolutions(graph).run()
-    return convolutions.weights_as_sums(convolutions.as_products(graph))
+    return make_windows(convolutions.weights_as_sums(convolutions.as_products(graph)))

@@ -13,9 +13,10 @@ reduces it, and uses the row again. Whether a row is kept on chip or read again 
 
 Indices are in elements of the buffer's dtype, from the pointer that is passed, over the axis names, the size symbols
 and the names of bounded values (an indirect load). A value that data decide becomes part of an address through
-``Bounded`` alone, which brings it into its range first, and a ``Check`` reports it; ``verify_addresses`` holds this for
-every kernel that is built. Half types never appear in arithmetic: after a load they are cast to float32, and cast back
-before a store. All names are C identifiers, and axis, size, value and buffer names are disjoint.
+``Bounded``, which brings it into its range first, and a ``Check`` reports it, or through ``Clamped``, for which any
+value is good; ``verify_addresses`` holds this for every kernel that is built. Half types never appear in arithmetic:
+after a load they are cast to float32, and cast back before a store. All names are C identifiers, and axis, size, value
+and buffer names are disjoint.
 """
 
 from __future__ import annotations
@@ -343,12 +344,35 @@ class Bounded(Value):
 
     dtype, limit = torch.int64, property(attrgetter("extent"))
     names, indexed = ("value",), "extent"
+    checked = True  # a Check reports what is out of range
 
     def line(self, n: Callable, e: Callable) -> str:
         return f"{n(self.dst)} = {n(self.value)} within {e(self.extent)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(dtype[self.value] is torch.int64, "a bounded value is an int64")
+
+
+@dataclass(frozen=True)
+class Clamped(Value):
+    """``dst`` is the place in 0 .. ``extent`` - 1 that is nearest to ``value``; both of ``dtype``, int32 or int64. An
+    index expression may name it: any value is good."""
+
+    dst: str
+    value: str
+    extent: "dims.IntExpr"
+    dtype: torch.dtype
+
+    limit = property(attrgetter("extent"))
+    names, indexed = ("value",), "extent"
+    checked = False
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = {n(self.value)} clamped to {e(self.extent)}: {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        need(self.dtype in (torch.int32, torch.int64) and dtype[self.value] is self.dtype,
+             "a clamped value is an int32 or an int64")
 
 
 @dataclass(frozen=True)
@@ -642,7 +666,7 @@ def verify_addresses(kernel: Kernel) -> Kernel:
                     raise VerifyError(f"an access at {name}, which is within {found.extent}, needs a mask: that may be "
                                       f"nothing\n{kernel.text()}")
     for s in bounded.values():
-        if (s.value, index_key(s.extent)) not in checked:
+        if s.checked and (s.value, index_key(s.extent)) not in checked:
             raise VerifyError(f"{s.dst} is bounded, and {s.value} is not checked\n{kernel.text()}")
     return kernel
 
@@ -729,6 +753,16 @@ class KernelBuilder:
             self._checks.add(check)
             self.body.append(Check(value, extent, error, code, mask))
         name = self._value(lambda n: Bounded(n, value, extent), ("bounded", value, index_key(extent)), torch.int64)
+        return self._place(name, extent)
+
+    def clamped(self, value: str, extent: IntExpr) -> Dim:
+        """An int32 or int64 value, brought into 0 .. extent-1, as a term of an index expression. Accesses at it need a
+        mask where ``extent`` may be 0."""
+        dtype = self.dtype[value]
+        name = self._value(lambda n: Clamped(n, value, extent, dtype), ("clamped", value, index_key(extent)), dtype)
+        return self._place(name, extent)
+
+    def _place(self, name: str, extent: IntExpr) -> Dim:
         if not dims.nonnegative(extent - 1):
             self.unsure.add(name)
         return dims.Sym(name, lo=0, hi=dims.Max(extent, 1) - 1)

@@ -17,7 +17,7 @@ from .registers import run
 
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
-    from .loops import Bounded, Check
+    from .loops import Bounded, Check, Clamped
     from .planner import CompiledGraph
 
 
@@ -182,6 +182,11 @@ class _Run:
     @means(loops.Scan)
     def scan(self, s: loops.Scan) -> torch.Tensor:
         return _scan(s.op, self.row(self.values[s.arg]), s.dtype)
+
+    @means(loops.Clamped)
+    def clamped(self, s: Clamped) -> torch.Tensor:
+        value = self.values[s.value]
+        return torch.minimum(value, (self.index(s.extent) - 1).to(value.dtype)).clamp(min=0)
 
     @means(loops.Bounded)
     def bounded(self, s: Bounded) -> torch.Tensor:

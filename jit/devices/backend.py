@@ -79,6 +79,9 @@ class Backend:
     adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
     longest_sorted = 0  # elements of the rows that kernels sort
+    # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
+    # the library's. Sums go by the kind of their axes, the rest by what is done with the places.
+    window_limits: dict[str, int] = {}
     full_vector = 0  # columns times chunks from which loops over few columns fill a vector; 0: no such loops
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:

@@ -120,6 +120,11 @@ class Cuda(Backend):
         end.synchronize()
         return begin.elapsed_time(end) / 1e3 / times
 
+    window_limits = dict.fromkeys((
+        "strided", "shares", "uneven shares", "edge", "resized", "edge back", "nearest back", "resized back", "back",
+        "back of shares", "max", "max of shares", "position", "position of shares", "picked", "picked of shares",
+        "columns", "images", "sample"), 64)
+
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24
     largest_update = 1 << 20

@@ -48,8 +48,8 @@ class PrimInfo:
     kind:
         ``input``: a value from outside. ``number``: a 0-dim constant. ``source``: other values made from nothing.
         ``pointwise``. ``view``: the same memory. ``copy``: moves elements. ``reduction``, ``scan``, ``index``.
-        ``call``: of the library. ``part``: one of several results. ``gradient``: says what gradients are, gone before
-        kernels are made. ``kernel``: no node, only in kernels.
+        ``window``: see ``windows``. ``call``: of the library. ``part``: one of several results. ``gradient``: says what
+        gradients are, gone before kernels are made. ``kernel``: no node, only in kernels.
     text: ``(node, argument texts) -> str``: a Python expression over eager tensors.
     infer: ``(input types, attrs, dtype) -> TensorType``, ``dtype`` being the wanted result dtype or None. None where
         there is no rule, and for the kinds that share one (see ``prims.infer``).

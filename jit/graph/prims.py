@@ -19,7 +19,7 @@ from jit.graph.dim_text import render
 from jit.graph.dims import Dim, structurally_equal
 from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints, operator
 from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
-from jit.graph import pointwise  # noqa: F401  (it makes the records of pointwise prims)
+from jit.graph import pointwise, windows  # noqa: F401  (they make records)
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr

@@ -446,6 +446,12 @@ class KernelText(Strips):
     def _bounded(self, s: Bounded, i: int, index: str | None) -> str:
         return f"{self._within(s)} ? {self.value[s.value]} : {self.nowhere}"
 
+    @values(loops.Clamped)
+    def _clamped(self, s: loops.Clamped, i: int, index: str | None) -> str:
+        value, kind = self.value[s.value], ops.c_type(s.dtype)
+        last = f"({kind})({self.limits[loops.index_key(s.limit)]} - 1)"
+        return f"{value} > 0 ? ({value} < {last} ? {value} : {last}) : ({kind})0"
+
     @values(loops.Compute)
     def _compute(self, s: loops.Compute, i: int, index: str | None) -> str:
         kinds = [self.dtypes[a] for a in s.args]
@@ -569,6 +575,24 @@ class KernelText(Strips):
     # the vector loop
 
     def _vector_loop(self, statements: list[int], states: list[Reduction]) -> None:
+        """The loop over the vector axis. Where masks of loads are the same all along it, one that knows them to hold
+        comes first: a load behind a condition keeps the compiler from vectorising, and at the edges of an image alone
+        they do not hold."""
+        body = self.kernel.body
+        masks = [m for m in dict.fromkeys(body[i].mask for i in statements if body[i].loaded)
+                 if m is not None and m in self.value and m not in self.layout.varying]
+        if not masks or states:
+            self._one_vector_loop(statements, states)
+            return
+        ahead = self.ahead
+        with self.braces(f"if ({' && '.join(self.value[m] for m in masks)})"):
+            self.value.update(dict.fromkeys(masks, "true"))
+            self._one_vector_loop(statements, states)
+        self.ahead = ahead
+        with self.braces("else"):
+            self._one_vector_loop(statements, states)
+
+    def _one_vector_loop(self, statements: list[int], states: list[Reduction]) -> None:
         lay, body = self.layout, self.kernel.body
         scans = [i for i in statements if body[i].scans]
         stripped = bool((states and not lay.column) or (scans and not lay.column)

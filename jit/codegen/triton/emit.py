@@ -30,7 +30,7 @@ from .tiling import INT32_MAX, Tiling, tile
 
 if TYPE_CHECKING:
     from ...graph.dims import Atom, Dim, IntExpr
-    from ..loops import Bounded, Check, Compute, Const, IndexValue, Load, Reduce, Scan, Statement, Store
+    from ..loops import Bounded, Check, Clamped, Compute, Const, IndexValue, Load, Reduce, Scan, Statement, Store
     from .heuristics import Config
 
 _COMBINE = {
@@ -476,6 +476,11 @@ class Emitter:
     def bounded(self, s: Bounded) -> None:
         value, extent = self.names[s.value], self.text(s.extent)
         self.assign(s.dst, f"tl.where(({value} >= 0) & ({value} < {extent}), {value}, 0)")
+
+    @statements(loops.Clamped)
+    def clamped(self, s: Clamped) -> None:
+        last = self.text(s.extent - 1)
+        self.assign(s.dst, f"tl.maximum(tl.minimum({self.names[s.value]}, {last}), 0)")
 
     # reductions
 

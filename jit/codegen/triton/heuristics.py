@@ -280,5 +280,15 @@ def _stream_access(kernel: Kernel) -> int:
     return max((kernel.buffer_of[s.buffer].dtype.itemsize for s in whole or accesses), default=4)
 
 
-_CHOOSERS = {"flat": flat, "tile": tiles, "strip": strips, "inner": rows, "outer": columns, "totals": totals,
-             "thin": thin}
+def shared(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """What is computed along one dimension alone is shared by the other's points in a block."""
+    nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
+    x = min(256, next_power_of_two(nx))
+    y = min(2048 // x, next_power_of_two(ny), 8 if x >= 128 else 64)
+    while y > 2 and -(-nx // x) * -(-ny // y) < 4 * arch.processors:
+        y //= 2
+    return Config(x=x, y=y, warps=_clamp(x * y // 256, 1, 4))
+
+
+_CHOOSERS = {"flat": flat, "shared": shared, "tile": tiles, "strip": strips, "inner": rows, "outer": columns,
+             "totals": totals, "thin": thin}

@@ -16,11 +16,13 @@ import dataclasses
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...graph import dims
+from ...graph.prims import info
 from .. import loops, nest
 from ..indexing import size_hint
 
@@ -33,6 +35,7 @@ INT32_MAX = 2**31 - 1
 LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
+SHARED = 12  # instructions for an element from which it pays to share them by blocks of two dimensions
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -73,10 +76,10 @@ def _divisions(e: IntExpr, names: Collection[str]) -> int:
 @dataclass(frozen=True)
 class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
-    ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous
-    somewhere), "strip" (y are the outer axes), "inner" (rows lie along r), "outer" (rows lie along x), "totals" (rows
-    along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are rows, x
-    columns) or "thin" (see ``thin``)."""
+    ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
+    "shared" (likewise, and much is computed along x or y alone), "inner" (rows lie along r), "outer" (rows lie along x),
+    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
+    rows, x columns) or "thin" (see ``thin``)."""
 
     kernel: loops.Kernel
     kind: str
@@ -145,9 +148,49 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
     if other is not None:
         rest = [a for a in axes if a is not inner and a is not other]
         return tiling(kernel, "tile", z=rest, y=[other], x=[inner])
+    outer = _shared_work(kernel)
+    if outer:
+        return tiling(kernel, "shared", y=axes[:outer], x=axes[outer:])
     if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return tiling(kernel, "flat", x=axes)
+
+
+def _shared_work(kernel: Kernel) -> int:
+    """How many of the outer axes to take as one dimension and the others as another, so that most of what is computed
+    along one of the two alone is computed once for a block: the places and weights of resizing are the same for all
+    images and channels. 0 where there is little of that."""
+    names = [a.name for a in kernel.axes]
+    best, most = 0, 0 if _reads_around(kernel) else SHARED
+    for k in range(1, len(names)):
+        outer, inner = frozenset(names[:k]), frozenset(names[k:])
+        if min(prod(size_hint(a.extent) for a in group) for group in (kernel.axes[:k], kernel.axes[k:])) < 8:
+            continue
+        saved = 0
+        for s in kernel.body:
+            along = kernel.along(s)
+            if along and (along <= outer or along <= inner):
+                saved += _work(s, frozenset(names))
+        if saved > most:
+            best, most = k, saved
+    return best
+
+
+def _reads_around(kernel: Kernel) -> bool:
+    """Whether it reads several places of one tensor for an element: then the divisions of one range over all axes are
+    many, and shared as well."""
+    loads: dict = {}
+    for s in kernel.body:
+        if s.loaded:
+            loads[s.loaded] = loads.get(s.loaded, 0) + 1
+    return max(loads.values(), default=0) > 2 and len(kernel.axes) > 2
+
+
+def _work(s: Statement, names: frozenset) -> int:
+    """About how many instructions a statement's index and arithmetic take."""
+    own = info(s.prim).cost.gpu if s.prim else 0
+    index = s.expression if not s.accessed else None
+    return own + (0 if index is None else 1 + 4 * _divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
