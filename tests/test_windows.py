@@ -343,3 +343,9 @@ def test_all_results_that_read_a_place_are_looked_at(how, source, size):
     for o in range(size):
         for i in range(int(first[o]), int(last[o]) + 1):
             assert 0 <= o - (i * a + b) // c < count
+
+
+def test_few_results_are_looked_at():
+    """Twice the size: a place has a part in four results in each direction."""
+    assert windows.ResizedBack(18, 9, "linear", False, 2.0).count == 4
+    assert windows.ResizedBack(18, 9, "nearest", False, 2.0).count == 2

@@ -204,7 +204,9 @@ class Resized(Axis, kind="resized"):
             first = at.floor()
             ends = first, first
         elif self.how == "linear":
-            ends = (at - 1e-4).floor(), (at + 1e-4).floor() + 1
+            half = torch.arange(self.size, dtype=torch.float64, device="cpu") + 0.5
+            before = half * self.step < 0.5 - 1e-4 if not self.align else half < 0  # of the first place: its value alone
+            ends = (at - 1e-4).floor(), torch.where(before, 0.0, (at + 1e-4).floor() + 1)
         elif self.how == "cubic":
             ends = (at - 1e-4).floor() - 1, (at + 1e-4).floor() + 2
         else:

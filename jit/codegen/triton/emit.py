@@ -604,4 +604,4 @@ def _function_name(kernel: loops.Kernel, kind: str) -> str:
     return "_".join(["jit", kind, *words[:6]])[:60] if words else f"jit_{kind}_copy"
 
 
-EMITTERS = dict.fromkeys(("flat", "tile", "strip", "inner", "outer"), Emitter)  # by the kind of a tiling
+EMITTERS = dict.fromkeys(("flat", "tile", "strip", "shared", "inner", "outer"), Emitter)  # by the kind of a tiling

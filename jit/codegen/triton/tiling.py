@@ -36,6 +36,7 @@ LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
 SHARED = 12  # instructions for an element from which it pays to share them by blocks of two dimensions
+DIVISION = 8  # instructions of a division with its remainder
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -160,20 +161,32 @@ def _shared_work(kernel: Kernel) -> int:
     """How many of the outer axes to take as one dimension and the others as another, so that most of what is computed
     along one of the two alone is computed once for a block: the places and weights of resizing are the same for all
     images and channels. 0 where there is little of that."""
-    names = [a.name for a in kernel.axes]
-    best, most = 0, 0 if _reads_around(kernel) else SHARED
+    axes, names = kernel.axes, [a.name for a in kernel.axes]
+    every = frozenset(names)
+    work = [(kernel.along(s), _work(s, every)) for s in kernel.body]
+    whole = sum(w for _, w in work) + DIVISION * (len(axes) - 1)
+    best, least = 0, whole - (0 if _reads_around(kernel) else SHARED)
+    vectors = sum(s.loaded is not None and _is_unit(dims.coefficient(s.index, names[-1])) for s in kernel.body)
     for k in range(1, len(names)):
         outer, inner = frozenset(names[:k]), frozenset(names[k:])
-        if min(prod(size_hint(a.extent) for a in group) for group in (kernel.axes[:k], kernel.axes[k:])) < 8:
+        extents = [prod(size_hint(a.extent) for a in group) for group in (axes[:k], axes[k:])]
+        if min(extents) < 8:
             continue
-        saved = 0
-        for s in kernel.body:
-            along = kernel.along(s)
-            if along and (along <= outer or along <= inner):
-                saved += _work(s, frozenset(names))
-        if saved > most:
-            best, most = k, saved
+        x = min(256, 1 << (extents[1] - 1).bit_length())
+        y = min(2048 // x, extents[0])
+        cost = DIVISION * ((k - 1) / x + (len(names) - k - 1) / y) + (vectors if k < len(names) - 1 else 0)
+        cost += sum(w / (y if along <= inner else x if along <= outer else 1) for along, w in work)
+        cost *= -(-extents[1] // x) * x / extents[1]  # of a block's points some lie behind the end
+        if cost < least:
+            best, least = k, cost
     return best
+
+
+def _work(s: Statement, names: frozenset) -> int:
+    """About how many instructions a statement's index and arithmetic take."""
+    own = info(s.prim).cost.gpu if s.prim else 0
+    index = s.expression if not s.accessed else None
+    return own + (0 if index is None else 1 + 4 * _divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
 def _reads_around(kernel: Kernel) -> bool:
@@ -184,13 +197,6 @@ def _reads_around(kernel: Kernel) -> bool:
         if s.loaded:
             loads[s.loaded] = loads.get(s.loaded, 0) + 1
     return max(loads.values(), default=0) > 2 and len(kernel.axes) > 2
-
-
-def _work(s: Statement, names: frozenset) -> int:
-    """About how many instructions a statement's index and arithmetic take."""
-    own = info(s.prim).cost.gpu if s.prim else 0
-    index = s.expression if not s.accessed else None
-    return own + (0 if index is None else 1 + 4 * _divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:

@@ -170,6 +170,84 @@ def pad(b: GradBuilder, out: Node, g: Node, x: Node, padding: Sequence[int]) -> 
     return (lambda: b.call(f"{name}_backward", (g, x, padding), like(x)),)
 
 
+@aten_vjp("pad")
+def pad_by_mode(b: GradBuilder, out: Node, g: Node, x: Node, padding: Sequence[int], mode: str = "constant",
+                value: float | None = None) -> tuple[Callable, ...]:
+    k = len(padding) // 2
+    name = {"reflect": "reflection", "replicate": "replication"}.get(mode)
+    if name is not None:
+        return (lambda: b.call(f"{name}_pad{k}d_backward", (g, x, padding), like(x)),)
+    if mode != "circular" or not all(type(p) is int and p >= 0 for p in padding):
+        return NotImplemented
+
+    def wrapped() -> Node:
+        """What was copied from the other edge is added there."""
+        total = g
+        for j in range(k):
+            d, (before, after) = x.type.rank - 1 - j, padding[2 * j : 2 * j + 2]
+            n = x.type.shape[d]
+            parts = [b.slice(total, d, before, n)]
+            for start, width, (lo, hi) in ((0, before, (n - before, 0)), (before + n, after, (0, n - after))):
+                if width:
+                    around = [(lo, hi) if q == d else (0, 0) for q in range(x.type.rank)]
+                    parts.append(b.pad(b.slice(total, d, start, width), around))
+            total = parts[0]
+            for p in parts[1:]:
+                total = b.add(total, p)
+        return total
+
+    return (wrapped,)
+
+
+def _row(b: GradBuilder, x: Node) -> Node:
+    """A signal as an image of one row."""
+    return b.unsqueeze(x, x.type.rank - 1)
+
+
+@training_form("max_pool1d")
+def max_pool1d(b: GradBuilder, node: Node, x: Node, kernel: tuple, stride: tuple = (), padding: tuple = (0,),
+               dilation: tuple = (1,), ceil_mode: bool = False) -> Node:
+    (k,), (s,), (p,), (d,) = (_tuple(v, 1) for v in (kernel, stride or kernel, padding, dilation))
+    t = TensorType.contiguous((*node.type.shape[:-1], 1, node.type.shape[-1]), node.type.dtype, node.type.device)
+    made = b.call("max_pool2d_with_indices", (_row(b, x), (1, k), (1, s), (0, p), (1, d), ceil_mode),
+                  (t, t.replace(dtype=torch.int64)))[0]
+    return b.drop_dim(made, t.rank - 2)
+
+
+@aten_vjp("avg_pool1d")
+def avg_pool1d(b: GradBuilder, out: Node, g: Node, x: Node, kernel: tuple, stride: tuple = (), padding: tuple = (0,),
+               ceil_mode: bool = False, include: bool = True) -> tuple[Callable, ...]:
+    (k,), (s,), (p,) = (_tuple(v, 1) for v in (kernel, stride or kernel, padding))
+
+    def gradient() -> Node:
+        row = _row(b, x)
+        made = b.call("avg_pool2d_backward", (_row(b, g), row, (1, k), (1, s), (0, p), ceil_mode, include, None),
+                      like(row))
+        return b.drop_dim(made, made.type.rank - 2)
+
+    return (gradient,)
+
+
+@aten_vjp("adaptive_avg_pool1d")
+def adaptive_avg_pool1d(b: GradBuilder, out: Node, g: Node, x: Node, size: tuple) -> tuple[Callable, ...]:
+    def gradient() -> Node:
+        row = _row(b, x)
+        made = b.call("_adaptive_avg_pool2d_backward", (_row(b, g), row), like(row))
+        return b.drop_dim(made, made.type.rank - 2)
+
+    return (gradient,)
+
+
+@aten_vjp("adaptive_max_pool1d")
+def adaptive_max_pool1d(b: GradBuilder, out: Node, g: tuple[Node, None], x: Node, size: tuple) -> tuple[Callable, ...]:
+    def gradient() -> Node:
+        row = _row(b, x)
+        made = b.call("adaptive_max_pool2d_backward", (_row(b, g[0]), row, _row(b, b.result(out, 1))), like(row))
+        return b.drop_dim(made, made.type.rank - 2)
+
+    return (gradient,)
+
+
 def _resize(name: str) -> None:
     n = int(name.rstrip("_a").removesuffix("d")[-1])
 
