@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
 
 
-def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = ()) -> CompiledGraph:
-    """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` see ``Options``."""
+def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
+             graphs: bool | None = None) -> CompiledGraph:
+    """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` and ``graphs`` (None: as ``config`` has it) see
+    ``Options``."""
     with logs.timed("passes"):
         graph = run_passes(graph, SCHEDULED)
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
-        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols), graphs=config.cudagraphs))
+        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
+                                                graphs=config.cudagraphs if graphs is None else graphs))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
@@ -92,7 +95,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         uses=read,
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
                       for place, *way in gradient.watched if place not in halves.saved),
-        narrow=_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned) if several else None,
+        narrow=(_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, config.cudagraphs)
+                if several else None),
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if others:
@@ -199,9 +203,10 @@ def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int)
     return names.made(with_views, with_library_views, call, makers, n_inputs)
 
 
-def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int]) -> Callable:
+def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int],
+            graphs: bool) -> Callable:
     """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
-    ``backward`` from ``first`` on."""
+    ``backward`` from ``first`` on. ``graphs``: whether calls of them are recorded."""
     gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
 
     def narrow(present: Sequence[bool]) -> Callable | None:
@@ -209,7 +214,7 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
             with logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
-                compiled = schedule(graph, unaligned)
+                compiled = schedule(graph, unaligned, graphs=graphs)
         except Unsupported:
             if gated:
                 raise
@@ -225,6 +230,6 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
                                       "results")
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
-    return names.made(narrow, _narrow, backward, first, tuple(int_symbols), unaligned)
+    return names.made(narrow, _narrow, backward, first, tuple(int_symbols), unaligned, graphs)
 
 

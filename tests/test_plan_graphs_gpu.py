@@ -25,7 +25,7 @@ def clean():
 
 
 def told():
-    """(forward, backward) of the plan that was replayed most."""
+    """(forward, backwards ..) of the plan that was replayed most."""
     gc.collect()
     plans = [o.recordings for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
     return max(plans, key=lambda p: (p[0] or {}).get("replayed", 0))
@@ -93,8 +93,8 @@ def test_gradients():
             (y.square().mean() + s.mean()).backward()
         for p, q in zip(net.parameters(), other.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-4)
-    forward, backward = told()
-    assert forward["replayed"] > 0 and backward["replayed"] > 0
+    forward, *backwards = told()
+    assert forward["replayed"] > 0 and any(b["replayed"] for b in backwards)
 
 
 def test_several_forwards_before_a_backward():

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from jit import config
 
+DIRECT_PRODUCTS = False  # products of halves on GPUs without PyTorch's operators; not measured yet
 _native = None
 _lock = threading.Lock()
 
@@ -21,6 +22,7 @@ def native() -> Any:
 
                 module = build.load()
                 module.set_pool_limit(config.cpu_pool_mb << 20)
+                module.direct_products(DIRECT_PRODUCTS)
                 _native = module
     return _native
 

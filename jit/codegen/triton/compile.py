@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ..loops import Kernel
 
 log = logs.channel("kernels")
-_VERSION = "2"
+_VERSION = "3"
+EARLY = False  # whether kernels are made so that they can be launched early (``worker.early``)
 # Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a
 # tenth of the work, they do in turns.
 LOCAL_THREADS = 2
@@ -44,7 +45,8 @@ class Compiled:
 
     ``source.arguments`` gives the type of each argument in order (pointers, then int64 sizes). Two null pointers follow
     them (Triton's scratch arguments). ``source.divisible`` are the arguments that have to be multiples of 16.
-    ``source.grid`` is an expression over the sizes.
+    ``source.grid`` is an expression over the sizes. ``early``: it may be launched before the kernel in front of it has
+    ended (``worker.early``).
     """
 
     cubin: bytes
@@ -52,6 +54,7 @@ class Compiled:
     warps: int
     shared: int
     source: Source
+    early: bool = False
 
 
 def capability_of(device=None) -> int:
@@ -92,11 +95,11 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
 
 def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dict:
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
-    jobs, found = {}, {}
+    jobs, found, early = {}, {}, EARLY and capability >= worker.CAPABILITY
     for name, s in sources.items():
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,
-                   stages=s.stages)
+                   stages=s.stages, early=early)
         key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
         if key not in jobs and key not in found:
             data = None if keep_ptx else cache.get(key)
@@ -113,7 +116,8 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dic
                                    f"{result['error']}\n{jobs[key]['text']}")
             found[key] = result
             cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
-    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s)
+    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s,
+                        early)
             for n, (s, key) in sources.items()}
 
 

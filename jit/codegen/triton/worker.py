@@ -9,6 +9,7 @@ every new process) and keep a second cache beside ours. What is left is some 75 
 import linecache
 import os
 import pickle
+import re
 import struct
 import sys
 import threading
@@ -43,12 +44,27 @@ def triton() -> tuple:
     return ir, backends, compiler
 
 
+def early(ptx: str) -> str:
+    """A kernel's text that may be launched before the kernel in front of it has ended: it first lets the one behind it
+    be launched, and waits for the memory of all before it. So launches take place while other kernels run."""
+    at = _BODY.search(ptx)
+    if at is None or len(_ENTRY.findall(ptx)) != 1:
+        raise RuntimeError("the PTX of a kernel is not in the form that is known")
+    return f"{ptx[:at.end()]}\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n{ptx[at.end():]}"
+
+
+_ENTRY = re.compile(r"\.entry\s")
+_BODY = re.compile(r"\.entry[^{]*\{\n(?:\s*(?:\.reg|\.local|\.shared|//)[^\n]*\n|[ \t]*\n)*")
+CAPABILITY = 90  # the least of GPUs that have this
+
+
 def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
     """Compile one kernel.
 
     Args:
         job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions),
-            ``capability`` (90 for sm_90), ``warps``, ``stages`` and ``maxnreg`` (None for no limit).
+            ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``) and
+            ``maxnreg`` (None for no limit).
     Returns:
         dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job
         asks with ``keep_ptx``).
@@ -74,6 +90,8 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
         backend.add_stages(stages, options, backends.Language.TRITON)
         for stage, lower in stages.items():
             module = lower(module, metadata)
+            if stage == "ptx" and job.get("early"):
+                module = early(module)
             if stage == "ptx" and job.get("keep_ptx"):
                 ptx = module
     finally:

@@ -27,6 +27,21 @@ constexpr int kPreferShared = 1;      // CU_FUNC_CACHE_PREFER_SHARED
 constexpr int kSharedWithoutOptIn = 48 << 10;
 constexpr int kMaxDevices = 64;
 
+// CUlaunchConfig, with its one attribute.
+struct LaunchAttribute {
+  int id;
+  char padding[4];
+  int value[16];
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  CUstream stream;
+  const LaunchAttribute* attributes;
+  unsigned n_attributes;
+};
+constexpr int kProgrammaticSerialization = 6;   // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kGraphsKnowProgrammatic = 12030;  // the first driver that records it
+
 struct Driver {
   CUresult (*init)(unsigned);
   CUresult (*device_get)(CUdevice*, int);
@@ -49,6 +64,8 @@ struct Driver {
   CUresult (*launch_graph)(void*, CUstream);
   CUresult (*destroy_graph)(void*);
   CUresult (*copy)(void*, const void*, size_t, CUstream);
+  CUresult (*launch_kernel_ex)(const LaunchConfig*, CUfunction, void**, void**);
+  CUresult (*driver_version)(int*);
   CUresult (*error_name)(CUresult, const char**);
   CUresult (*error_string)(CUresult, const char**);
   std::string problem;  // why the driver cannot be used; empty when it can
@@ -89,6 +106,12 @@ Driver& driver() {
     find(*d, library, d->launch_graph, "cuGraphLaunch");
     find(*d, library, d->destroy_graph, "cuGraphExecDestroy");
     find(*d, library, d->copy, "cuMemcpyAsync");
+    // Older drivers do without.
+    d->launch_kernel_ex = reinterpret_cast<decltype(d->launch_kernel_ex)>(dlsym(library, "cuLaunchKernelEx"));
+    d->driver_version = reinterpret_cast<decltype(d->driver_version)>(dlsym(library, "cuDriverGetVersion"));
+    int version = 0;
+    if (!d->driver_version || d->driver_version(&version) != 0 || version < kGraphsKnowProgrammatic)
+      d->launch_kernel_ex = nullptr;
     find(*d, library, d->error_name, "cuGetErrorName");
     find(*d, library, d->error_string, "cuGetErrorString");
     if (d->problem.empty() && d->init(0) != 0) d->problem = "cuInit failed: no usable CUDA device";
@@ -139,6 +162,7 @@ struct GpuKernel {
   };
   std::vector<Int> ints;
   int scratch = 2;
+  bool early = false;
   std::mutex mutex;
   std::atomic<CUfunction> functions[kMaxDevices] = {};
   struct Loaded {
@@ -209,6 +233,7 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
   k->threads = 32 * (int)as_int(attribute(record, "num_warps").get(), "GpuKernel.num_warps");
   k->shared = (int)as_int(attribute(record, "shared").get(), "GpuKernel.shared");
   k->scratch = (int)as_int(attribute(record, "scratch").get(), "GpuKernel.scratch");
+  k->early = PyObject_IsTrue(attribute(record, "early").get()) == 1;
   if (as_int(attribute(record, "cluster").get(), "GpuKernel.cluster") != 1)
     raise(PyExc_ValueError, "GpuKernel " + k->name + ": thread block clusters are not launched; cluster has to be 1");
   if (k->threads <= 0 || k->threads > 1024 || k->scratch < 0 || k->scratch > 4)
@@ -485,6 +510,18 @@ void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* co
     arguments[at] = &values[at];
   }
   if (captured) kernel.captured.store(true, std::memory_order_relaxed);
+  if (kernel.early && driver().launch_kernel_ex) {
+    static const LaunchAttribute attribute{kProgrammaticSerialization, {}, {1}};
+    LaunchConfig config{{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
+                        {(unsigned)kernel.threads, 1, 1},
+                        (unsigned)kernel.shared,
+                        stream,
+                        &attribute,
+                        1};
+    check(driver().launch_kernel_ex(&config, kernel.function(device), arguments, nullptr), "cuLaunchKernelEx",
+          kernel.name);
+    return;
+  }
   check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
                                kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),
         "cuLaunchKernel", kernel.name);

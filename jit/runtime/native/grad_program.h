@@ -72,6 +72,15 @@ struct GradProgram {
   // as torch's python_error.
   std::shared_ptr<const Program> narrowed(const std::vector<bool>& present) const;
 
+  // Those that were asked for so far and are not the one for all.
+  std::vector<std::shared_ptr<const Program>> all_narrowed() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<const Program>> found;
+    for (auto& [present, program] : narrowed_)
+      if (program) found.push_back(program);
+    return found;
+  }
+
   // The forward's slot of an output, or of an extra result.
   int32_t slot(Kind kind, int32_t index) const { return forward->outputs[kind == kExtra ? n_outputs + index : index]; }
 

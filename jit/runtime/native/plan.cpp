@@ -201,10 +201,20 @@ PyObject* plan_get_bound(PyObject* o, void*) {
 
 PyObject* plan_get_recordings(PyObject* o, void*) {
   auto* self = reinterpret_cast<PlanObject*>(o);
-  auto told = [](const Program& p) { return p.graphs ? p.graphs->told() : Py_NewRef(Py_None); };
-  Ref forward = Ref::steal(told(*self->program));
-  Ref backward = Ref::steal(self->gradient ? told(*self->gradient->backward) : Py_NewRef(Py_None));
-  return forward && backward ? PyTuple_Pack(2, forward.get(), backward.get()) : nullptr;
+  std::vector<const Program*> programs = {self->program.get()};
+  std::vector<std::shared_ptr<const Program>> narrowed;
+  if (self->gradient) {
+    programs.push_back(self->gradient->backward.get());
+    narrowed = self->gradient->all_narrowed();
+    for (auto& program : narrowed) programs.push_back(program.get());
+  }
+  Ref told = Ref::steal(PyTuple_New((Py_ssize_t)programs.size()));
+  for (size_t i = 0; told && i < programs.size(); ++i) {
+    PyObject* one = programs[i]->graphs ? programs[i]->graphs->told() : Py_NewRef(Py_None);
+    if (!one) return nullptr;
+    PyTuple_SET_ITEM(told.get(), (Py_ssize_t)i, one);
+  }
+  return told.release();
 }
 
 PyMethodDef plan_methods[] = {
@@ -218,7 +228,8 @@ PyGetSetDef plan_getset[] = {
     {"derivative", plan_get_derivative, nullptr,
      "(the Plan of the backward, the GradSpec) that `differentiable` was given, or None.", nullptr},
     {"recordings", plan_get_recordings, nullptr,
-     "(of the plan, of its backward): None where calls are not recorded, or {\"recorded\": how many recordings were "
+     "(of the plan, of its backward if there is one, of those for some tangents ..): None where calls are not "
+     "recorded, or {\"recorded\": how many recordings were "
      "made, \"replayed\": how many calls they have served, \"refused\": why none was made at the last try, or None}.",
      nullptr},
     {"bound", plan_get_bound, nullptr, "The bound inputs, {input index: tensor}.", nullptr},
@@ -234,7 +245,15 @@ PyObject* py_pretend_graphs(PyObject*, PyObject* on) {
   return Py_NewRef(Py_None);
 }
 
+PyObject* py_direct_products(PyObject*, PyObject* on) {
+  return PyBool_FromLong(direct_products(PyObject_IsTrue(on) == 1));
+}
+
 PyMethodDef methods[] = {
+    {"direct_products", Entry<py_direct_products>::call, METH_O,
+     "direct_products(on) -> bool: whether products of halves on GPUs are done without PyTorch's operators, and "
+     "whether "
+     "they were."},
     {"pretend_graphs", Entry<py_pretend_graphs>::call, METH_O,
      "pretend_graphs(on): for tests. Plans for CPUs are recorded too; a recording runs the steps on its own memory."},
     {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS,

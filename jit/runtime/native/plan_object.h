@@ -97,7 +97,7 @@ void execute(const Program& p, Run& run, bool gil_held, size_t n_public, Results
     }
     if (device >= 0) device_guard.reset_device(c10::Device(c10::kCUDA, (c10::DeviceIndex)device));
     TORCH_CHECK(device >= 0 || !p.has_gpu, "a plan launches GPU kernels but nothing that it uses is on a GPU");
-    if (p.has_gpu || (p.graphs && device >= 0)) stream = current_stream(device);
+    if (p.has_gpu || ((p.graphs || p.has_products) && device >= 0)) stream = current_stream(device);
   }
   if (p.graphs && replay(*p.graphs, p, run, device, stream, gil_held, n_public, results)) return;
   const bool long_running = gil_held && (p.has_aten || p.has_gpu || run.input_bytes() >= kReleaseGilBytes);

@@ -117,6 +117,7 @@ struct Parser {
                                     std::to_string(outs.size));
       results(*s.aten, outs, t.size > 5 ? t[5] : Py_None);
       if (t.size > 6) manners(*s.aten, t[6]);
+      find_product(*s.aten);
       p.has_aten = true;
     } else if (kind == "vjp") {
       s.op = Step::kVjp;
@@ -164,6 +165,22 @@ struct Parser {
     if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts)
       raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
+  }
+
+  // mm, bmm and addmm into memory of the plan's, with factors of 1.
+  void find_product(AtenStep& a) {
+    bool adds = a.name == "aten::addmm";
+    if ((!adds && a.name != "aten::mm" && a.name != "aten::bmm") || a.args.size() != (adds ? 6u : 3u)) return;
+    auto is_one = [](const AtenArg& arg) {
+      return arg.kind == AtenArg::kConst && arg.constant.isScalar() && arg.constant.toScalar().equal(1);
+    };
+    if (adds && (!is_one(a.args[3]) || !is_one(a.args[4]))) return;
+    for (size_t i : {size_t(0), size_t(1), adds ? size_t(2) : size_t(0), a.args.size() - 1})
+      if (a.args[i].kind != AtenArg::kSlot) return;
+    auto slot = [&](size_t i) { return a.args[i].indices[0]; };
+    a.product = {slot(adds), slot(1 + adds), adds ? slot(0) : -1, slot(a.args.size() - 1)};
+    a.products = std::make_unique<Products>();
+    p.has_products = true;
   }
 
   void hold_library(void* address) {

@@ -12,6 +12,7 @@
 
 #include "aten_args.h"
 #include "cuda.h"
+#include "products.h"
 #include "regs.h"
 
 namespace jit {
@@ -42,6 +43,11 @@ struct AtenStep {
   // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1:
   // none).
   std::vector<int32_t> wanted, tangents;
+  // Of a product of matrices: its operands, what is added (-1: nothing) and the result, and how it may be done.
+  struct Product {
+    int32_t a, b, bias, out;
+  } product{};
+  std::unique_ptr<Products> products;
 };
 
 struct Step {
@@ -85,7 +91,7 @@ struct Program {
   std::vector<std::pair<int32_t, int32_t>>
       deaths;               // (step, input): no later step or output needs the input; in order of steps
   std::vector<bool> reads;  // per input: whether any step or output needs more than its sizes
-  bool has_aten = false, has_gpu = false, has_cuda_alloc = false;
+  bool has_aten = false, has_gpu = false, has_cuda_alloc = false, has_products = false;
   int32_t cuda_index = -1;  // from the first CUDA device that the steps name
   int64_t const_bytes = 0;
   size_t max_pointers = 0, max_ints = 0;

@@ -141,7 +141,8 @@ class Run {
   void steps(size_t from, size_t to, int device, void* stream) {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
-    const bool captured = p_.has_gpu && from < to && begin_launches(device, stream);
+    const bool captured =
+        (p_.has_gpu || (p_.has_products && device >= 0)) && from < to && begin_launches(device, stream);
     const auto last_death = owns_inputs_ ? p_.deaths.end() : p_.deaths.begin();
     auto death = owns_inputs_
                      ? std::lower_bound(p_.deaths.begin(), p_.deaths.end(), std::make_pair((int32_t)from, (int32_t)-1))
@@ -206,7 +207,9 @@ class Run {
           if (s.dst >= p_.n_inputs && !(kept_ && (*kept_)[s.dst]))
             slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
-        case Step::kAten: aten(*s.aten, device); break;
+        case Step::kAten:
+          if (!s.aten->products || !product(*s.aten, device, stream)) aten(*s.aten, device);
+          break;
         case Step::kVjp: vjp(*s.aten, device); break;
       }
       for (; death != last_death && death->first <= (int32_t)index; ++death)
@@ -456,6 +459,36 @@ class Run {
     }
     int64_t reg(int32_t i) override { return run.regs_[i]; }
   };
+
+  // A slot as a matrix on the GPU, without a tensor where there is none.
+  bool matrix(Slot& s, int device, Matrix& m) {
+    if (s.tensor.defined()) {
+      const c10::TensorImpl* t = s.tensor.unsafeGetTensorImpl();
+      if (!t->is_cuda() || s.tensor.get_device() != device || t->dim() > 3 || t->numel() == 0 || t->is_conj() ||
+          t->layout() != at::kStrided || s.tensor.is_neg())
+        return false;
+      m.dtype = s.tensor.scalar_type();
+      m.dims = (int)t->dim();
+      for (int i = 0; i < m.dims; ++i) m.sizes[i] = t->size(i), m.strides[i] = t->stride(i);
+    } else {
+      if (!s.desc || !s.device.is_cuda() || s.desc->sizes.size() > 3) return false;
+      m.dtype = c10::typeMetaToScalarType(s.meta);
+      m.dims = (int)s.desc->sizes.size();
+      for (int i = 0; i < m.dims; ++i) m.sizes[i] = regs_[s.desc->sizes[i]], m.strides[i] = regs_[s.desc->strides[i]];
+    }
+    m.data = pointer(s);
+    return m.data;
+  }
+
+  bool product(const AtenStep& s, int device, void* stream) {
+    if (device < 0) return false;
+    Matrix a, b, bias, c;
+    const auto& p = s.product;
+    if (!matrix(slots_[p.a], device, a) || !matrix(slots_[p.b], device, b) || !matrix(slots_[p.out], device, c) ||
+        (p.bias >= 0 && !matrix(slots_[p.bias], device, bias)))
+      return false;
+    return s.products->run(device, stream, a, b, p.bias >= 0 ? &bias : nullptr, c);
+  }
 
   void aten(const AtenStep& a, int device) {
     torch::jit::Stack stack;
