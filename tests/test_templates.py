@@ -286,9 +286,10 @@ def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
 
 
 def test_max_autotune_sets_the_option():
-    assert arguments.all_options("max-autotune", None) == {"templates": True}
-    assert arguments.all_options("max-autotune", {"templates": False, "strict": True}) == {"templates": False,
-                                                                                          "strict": True}
+    assert arguments.all_options("max-autotune-no-cudagraphs", None) == {"templates": True}
+    assert arguments.all_options("max-autotune", None) == {"templates": True, "cudagraphs": True}
+    assert arguments.all_options("max-autotune", {"templates": False, "strict": True}) == {
+        "templates": False, "cudagraphs": True, "strict": True}
     assert arguments.all_options(None, None) == arguments.all_options("default", {}) == {}
 
 

@@ -50,8 +50,8 @@ class GpuKernel:
             out those that are compile-time constants.)
         scratch: trailing null pointers (Triton 3.6: global and profile scratch).
         cluster: thread blocks per cluster; only 1 is launched.
-        early: it waits itself for the kernels in front of it (``griddepcontrol.wait``), and is launched before they have
-            ended.
+        early: it waits itself for the kernels in front of it (``griddepcontrol.wait``), and is launched before they
+            have ended.
 
     The launch passes the step's pointers, then the ints, then the scratch pointers. Kernels that need global scratch
     memory must not be made into a record.
