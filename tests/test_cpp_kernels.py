@@ -13,6 +13,7 @@ import jit
 from jit import devices
 from jit.codegen import loops, reference
 from jit.codegen.cpp import compile_cpp, emit
+from jit.codegen.cpp.emission import KernelText
 from jit.graph import dims
 from jit.graph.prims import info
 
@@ -549,3 +550,46 @@ def test_a_repetition_is_read_in_order():
     b.store(b.buffer(torch.float32, "out"), i, value)
     text = emit([loops.verify(b.finish("repeated"))])
     assert "% 1024" not in text and "< 1024" in text
+
+
+def grouped(x, groups):
+    """Channels-last images as (batch, groups, channels of a group, rows, columns)."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+GROUPED = {
+    "sum": lambda x, w: grouped(x, 4).sum((2, 3, 4)),
+    "largest": lambda x, w: grouped(x, 4).amax((2, 3, 4)),
+    "variance": lambda x, w: grouped(x, 4).var((2, 3, 4)),
+    "one dimension after the other": lambda x, w: grouped(x, 4).sum((2, 4), keepdim=True),
+    "norm": lambda x, w: torch.nn.functional.group_norm(x, 4, w, w),
+    "less the mean": lambda x, w: grouped(x, 4) - grouped(x, 4).mean((2, 3, 4), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", GROUPED)
+def test_reductions_of_short_runs(name, dtype):
+    """Exact to what eager is against double the precision; numbers far from zero beside their spread."""
+    f = GROUPED[name]
+    for shape in ((3, 32, 9, 7), (2, 8, 16, 16), (2, 12, 40, 3), (1, 4, 5, 5)):
+        for offset in (0.0, 50.0):
+            x = (torch.randn(shape) + offset).to(dtype).to(memory_format=torch.channels_last)
+            w = torch.randn(shape[1]).to(dtype)
+            compiled = jit.compile(f)
+            got, expected = compiled(x, w), f(x, w)
+            assert got.dtype is expected.dtype and got.stride() == expected.stride()
+            exact = f(x.double(), w.double())
+            error, eager = ((r.double() - exact).abs().max().item() if r.numel() else 0 for r in (got, expected))
+            least = max(torch.finfo(dtype).eps, 1e-12) * (exact.abs().max().item() if exact.numel() else 0)
+            assert error <= 2 * eager + 4 * least
+
+
+def test_rows_of_short_runs_are_reduced_side_by_side(monkeypatch):
+    """The kernel that reads the image has the channels as its innermost loop, not the two that are added up."""
+    texts = []
+    monkeypatch.setattr("jit.codegen.cpp.KernelText.text", lambda self, _text=KernelText.text: texts.append(_text(self))
+                        or texts[-1])
+    x = torch.randn(2, 64, 33, 35).to(memory_format=torch.channels_last)
+    jit.compile(lambda x: grouped(x, 32).sum((2, 3, 4)) * 1.25)(x)
+    assert any("j < 64" in text for text in texts)

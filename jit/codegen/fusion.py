@@ -38,6 +38,8 @@ IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 # The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
 # once, the vector from memory.
 OF_A_PRODUCT = "of_a_product"
+# The attribute of nodes that are to lie in memory, where fusing would compute them again for each reader.
+STORED = "stored"
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32
 _LABEL_BITS = 256        # room between the places of two groups in an order
@@ -71,6 +73,8 @@ def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[N
             continue
         if OF_A_PRODUCT in n.attrs and n.op == "mul":
             wanted.add(base_of(n.inputs[1]))  # the vector, which is read for each element of the matrix
+        if STORED in n.attrs:
+            wanted.add(n)
         if n.op == "window":
             for i, times in zip(n.inputs, windows.reads(n)):
                 users[base_of(i)][n] = users[base_of(i)].get(n, 0) + numel[n] * times

@@ -75,6 +75,7 @@ class Backend:
     largest_update = 0  # elements of the tensors that one kernel updates together with others
     tiles_transposes = False  # kernels without a reduction transpose by tiles, those with one do not
     one_pass_moments = False  # a split sum of squares about the mean reads its tensor once
+    tables_of_runs = False  # what is the same along a few elements in a row is written out for each of them
     wide_partials = False  # the parts of a split sum of float32 are kept, and rows that ask for it summed, in float64
     adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range

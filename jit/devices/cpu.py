@@ -88,7 +88,7 @@ class Cpu(Backend):
         return min(max(total // 8192, 2), 64)
 
     sums_products = "made"
-    adds_in_chains = True
+    adds_in_chains = tables_of_runs = True
     draws_bool_masks = True
     plain_flash_attention, transposed_attention = True, False
     onednn = ctc_loss_in_parts = True

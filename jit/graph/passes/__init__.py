@@ -17,6 +17,7 @@ from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.empty import compute_empty
 from jit.graph.passes.fold import fold_constants
 from jit.graph.passes.seeds import merge_seeds
+from jit.graph.passes.short_runs import without_short_runs
 from jit.graph.passes.simplify import simplify
 from jit.graph.passes.thin_products import sum_thin_products
 from jit.graph.passes.writes import name_written_values
@@ -24,7 +25,8 @@ from jit.graph.verify import InvalidGraph, verify
 
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
             fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
-SCHEDULED = (keep_checks, sum_thin_products, rewrite_contractions)  # of a graph for which kernels are made next
+# Of a graph for which kernels are made next.
+SCHEDULED = (keep_checks, sum_thin_products, rewrite_contractions, without_short_runs)
 
 _log = logs.channel("passes")
 
