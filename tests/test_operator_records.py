@@ -25,7 +25,7 @@ from jit.graph.shape_env import ShapeEnv
 ROOT = Path(__file__).resolve().parent.parent
 POINTWISE = sorted(p.name for p in PRIMS.values() if p.kind == "pointwise")
 KINDS = {"input", "number", "source", "pointwise", "view", "copy", "reduction", "scan", "index", "call", "part",
-         "gradient", "kernel", "window"}
+         "gradient", "kernel", "window", "scatter"}
 CPU = torch.device("cpu")
 
 

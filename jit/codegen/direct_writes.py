@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..graph.ir import same_ints
+from ..graph.prims import SCATTERS
 from .buffers import in_step
 from .indexing import unaliased
 
@@ -54,6 +55,8 @@ def _fits(b: Buffers, n: Node, target: Node, t: int) -> bool:
 def _reads_before_writing(b: Buffers, root: Root, target: Node, t: int) -> bool:
     """Whether a kernel, step ``t``, that writes ``root`` into ``target`` has read each element of it by then."""
     group = root.group
+    if root.node.op in SCATTERS:
+        return False
     # What is stored along a reduced axis is stored in pieces, while others are still to be read.
     if any(p in group.reduced for p in root.out_place()):
         return False

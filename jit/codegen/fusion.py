@@ -19,7 +19,7 @@ import torch
 
 from .. import devices
 from ..graph import windows
-from ..graph.prims import REDUCTIONS, SCANS, info, names
+from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
 from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
@@ -81,7 +81,7 @@ def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[N
             continue
         for i in n.inputs:
             b = base_of(i)
-            users[b][n] = users[b].get(n, 0) + numel[i if n.op in ROWS or n.op == "cat" else n]
+            users[b][n] = users[b].get(n, 0) + numel[i if n.op in ROWS or n.op in SCATTERS or n.op == "cat" else n]
     for o in graph.outputs:
         wanted.add(base_of(o.node))
     for n in reversed(graph.nodes):
@@ -129,7 +129,7 @@ class _Trees:
     def _inline(self, n: Node) -> bool:
         users = self.users[n]
         size = max(self.numel[n], 1)
-        if n.op in ROWS or n in self.wanted:
+        if n.op in ROWS or n.op in SCATTERS or n in self.wanted:
             return False
         if OF_A_PRODUCT in n.attrs:
             return True
@@ -198,6 +198,13 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
     if op == "window":
         in_step = node.attrs["how"] in windows.IN_STEP
         return [(i, align if k and in_step else None) for k, i in enumerate(node.inputs)]
+    if op == "scatter":
+        return [(node.inputs[0], None), *((i, align) for i in node.inputs[1:])]
+    if op == "put":
+        first, rank = node.attrs["dims"][0], len(node.inputs[2].type.shape)
+        inner = None if align is None else align[first : first + rank]
+        return [(node.inputs[0], None), (node.inputs[1], align),
+                *((i, indexing.broadcast_alignment(i.type.shape, inner)) for i in node.inputs[2:])]
     if info(op).kind == "copy":
         return [(i, None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
@@ -294,6 +301,8 @@ class _Fuser:
         if order and a.reduced and a.reduced != set(order):
             return None
         if order != sorted(order) and any(m.node.op in POSITIONS for m in b.members):
+            return None
+        if any(m.node.op in SCATTERS for g in (a, b) for m in g.members):
             return None
         # What is kept of a sorted row is another element than the one of the iteration.
         if tie.behind and any(m.kept is not None for m in a.members):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Union
 
-from ..graph.prims import REDUCTIONS, SCANS, info
+from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info
 from .indexing import FIXED, base_of, is_one, same
 from .library_calls import returns_alias
 
@@ -52,6 +52,9 @@ class Root:
             self.reduced = tuple(d for d in node.attrs["dims"] if not is_one(self.domain[d]))
             kept = [d for d in range(rank) if node.attrs["keepdim"] or d not in node.attrs["dims"]]
             self.out_align = tuple(FIXED if d in node.attrs["dims"] or is_one(self.domain[d]) else d for d in kept)
+        elif node.op in SCATTERS and part is None:  # over the values: data say where they go
+            self.domain = node.inputs[1].type.shape
+            self.out_align = (FIXED,) * node.type.rank
         elif node.op in SCANS and part is None:
             dim = node.attrs["dim"]
             self.domain = node.inputs[0].type.shape

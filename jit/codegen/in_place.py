@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..graph.prims import SCATTERS
 from .buffers import in_step
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ def reuse_in_place(b: Buffers) -> None:
         taken = set()
         for m in group.members:
             s = storages.get(m.node)
-            # A kernel with reductions may read its row again after it has stored some of it.
+            # A kernel with reductions may read its row again after it has stored some of it; a scatter writes anywhere.
+            if m.node.op in SCATTERS:
+                continue
             if s is None or group.reduced or s.kind not in ("temp", "alloc") or m.part is not None or s.first != t:
                 continue
             for source in m.reads:

@@ -181,7 +181,7 @@ class Effect(Statement):
     effect, dst = True, None
 
 
-def _access(s: Load | Store | Total | Check, need: Callable, kernel: Kernel, dtype: dict, *roles: str) -> None:
+def _access(s: Load | Store | Total | Update | Check, need: Callable, kernel: Kernel, dtype: dict, *roles: str) -> None:
     need(s.buffer in kernel.buffer_of, f"buffer {s.buffer} is declared")
     need(kernel.buffer_of[s.buffer].role in roles, f"{s.buffer} has the role {kernel.buffer_of[s.buffer].role}")
     need(s.mask is None or dtype[s.mask] is torch.bool, "a mask is bool")
@@ -420,6 +420,29 @@ class Total(Effect):
         need(dtype[self.value] is torch.float32 is kernel.buffer_of[self.buffer].dtype, "totals are float32")
         need(len(kernel.axes) == 2 and {a.name for a in (kernel.axes[0], *kernel.raxes) if a.extent != 1}
              <= self.symbols and kernel.axes[1].name not in self.symbols, "a total is over the second parallel axis")
+
+
+@dataclass(frozen=True)
+class Update(Effect):
+    """``buffer[index] = value`` with "set", or ``+= value`` with "sum", for each iteration, in no order, at places that
+    data may decide and several iterations may share. A sum is atomic; of several values that are set any one stays."""
+
+    buffer: str
+    index: "dims.IntExpr"
+    value: str
+    op: str
+    mask: Optional[str] = None
+
+    stored = property(attrgetter("buffer"))
+    names, indexed = ("value", "mask"), "index"
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{self.op} {n(self.buffer)}[{e(self.index)}] with {n(self.value)}{_where(n, self.mask)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        _access(self, need, kernel, dtype, "out", "inout")
+        need(self.op in ("set", "sum") and not kernel.raxes, "an update sets or adds, in a kernel without reductions")
+        need(dtype[self.value] is kernel.buffer_of[self.buffer].dtype, f"the value put to {self.buffer} has its dtype")
 
 
 @dataclass(frozen=True)
@@ -743,6 +766,9 @@ class KernelBuilder:
 
     def total(self, buffer: str, index: IntExpr, value: str) -> None:
         self.body.append(Total(buffer, index, value))
+
+    def update(self, buffer: str, index: IntExpr, value: str, op: str, mask: str | None = None) -> None:
+        self.body.append(Update(buffer, index, value, op, mask))
 
     def position(self, value: str, extent: IntExpr, error: str, code: int, mask: str | None = None) -> Dim:
         """An int64 value as a term of an index expression. Where it is not in 0 .. extent-1 the term is 0, and, where

@@ -20,15 +20,15 @@ import torch
 from .. import config, devices
 from ..errors import Unsupported
 from ..graph import dims
-from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, info
+from ..graph.ir import Node
+from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, SCATTERS, info
 from . import fusion, indexing, loops, nest
-from .indexing import FIXED, VIEWS, linear
+from .groups import Group, Root
+from .indexing import FIXED, VIEWS, is_one, linear
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
-    from ..graph.ir import Node
     from .buffers import Storage
-    from .groups import Group, Root
     from .loops import Kernel, KernelBuilder
 
 LOWER = {}
@@ -265,6 +265,27 @@ class Emitter:
             return
         element = any(p in self.group.reduced for p in root.out_place())
         self.store(place, index, value, self.tail if element or self.by_rows else None)
+
+    def update_at(self, root: Root, place: Place) -> None:
+        """Write the values of a scatter to the places that data decide."""
+        node, index, mask = root.node, self.at(root), None
+        x, values, *indices = node.inputs
+        if node.op == "scatter":
+            where = (node.attrs["dim"],)
+            rank = 1
+            terms = [_position(self, indices[0], index, None, x.type.shape[where[0]], wrap=False, code=2)]
+        else:
+            where, rank = node.attrs["dims"], len(indices[0].type.shape)
+            inner = index[where[0] : where[0] + rank]
+            terms = [_position(self, i, indexing.broadcast_index(i.type.shape, inner), None, x.type.shape[d],
+                               wrap=node.attrs["wrap"], code=1) for d, i in zip(where, indices)]
+        target = index[: where[0]] + tuple(terms) + index[where[0] + rank :]
+        for d in where:
+            mask = self.both(mask, self.less(0, x.type.shape[d]))
+        value = self.b.cast(self.value(values, index), place.dtype)
+        self.buffer(place.storage, place.dtype, True)
+        buffer = self.buffer(place.storage, place.dtype, False)  # read and written
+        self.b.update(buffer, place.offset + linear(target, place.strides), value, node.attrs["combine"], mask)
 
     def finish(self, name: str) -> Kernel:
         return loops.verify_addresses(nest.collapse(reads_first(drop_dead(self.b)).finish(name)))
@@ -682,6 +703,8 @@ def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name:
     """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
     if group.columns is not None:
         return _with_columns(group, group.columns, places, stored, name)
+    if group.members[0].node.op in SCATTERS:
+        return scattered(group, places, stored, name)
     if not group.split:
         e = Emitter(group, places, stored)
         for m in group.members:
@@ -736,6 +759,23 @@ def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[N
             second.emit_member(m)
     return [Lowered(first.finish(name + "_a"), first.arguments, partials),
             Lowered(second.finish(name + "_b"), second.arguments, {})]
+
+
+def scattered(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
+    """Two kernels: one makes a copy of the operand, the other writes the values into that."""
+    (m,) = group.members
+    node, place = m.node, stored[m.node]
+    copy = Node(node.id, "clone", node.inputs[:1], {}, node.type)
+    first, root = Group(group.device), Root(copy, m.position)
+    wide = [d for d, s in enumerate(root.domain) if not is_one(s)]
+    first.dims, first.members = [root.domain[d] for d in wide], [root]
+    root.group, root.place = first, tuple(wide.index(d) if d in wide else FIXED for d in range(len(root.domain)))
+    e = Emitter(first, places, {copy: place})
+    e.emit_member(root)
+    made = [Lowered(e.finish(name + "_a"), e.arguments, {})]
+    e = Emitter(group, places, stored)
+    e.update_at(m, place)
+    return [*made, Lowered(e.finish(name + "_b"), e.arguments, {})]
 
 
 def drop_dead(builder: KernelBuilder) -> KernelBuilder:

@@ -216,6 +216,14 @@ class _Run:
         self.checked(s.buffer, index, None)
         self.buffers[s.buffer][index.expand(self.extents).select(1, 0)] = value.sum(1)
 
+    @means(loops.Update)
+    def update(self, s: loops.Update) -> None:
+        index, value, mask = self.index(s.index), self.values[s.value], self.values.get(s.mask)
+        shape = torch.broadcast_shapes(self.extents, value.shape)
+        mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+        self.checked(s.buffer, index.expand(shape), mask)
+        self.buffers[s.buffer].index_put_((index.expand(shape)[mask],), value.expand(shape)[mask], s.op == "sum")
+
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """All elements from a tensor's first one to the end of its storage, as one dimension."""

@@ -79,6 +79,8 @@ class Backend:
     wide_partials = False  # the parts of a split sum of float32 are kept, and rows that ask for it summed, in float64
     adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
+    atomics = False  # kernels add to places that data decide
+    adds_bags = False  # kernels add up the rows of a bag of embeddings faster than the library's do
     longest_sorted = 0  # elements of the rows that kernels sort
     # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
     # the library's. Sums go by the kind of their axes, the rest by what is done with the places.

@@ -458,6 +458,15 @@ class Builder(NodeList):
         return self.emit("index", (x, *indices), {"dims": tuple(dims)} if wrap
                          else {"dims": tuple(dims), "wrap": False})
 
+    def put(self, x: Node, dims: Sequence[int], indices: Sequence[Node], values: Node, combine: str,
+            wrap: bool = True) -> Node:
+        """``x`` with ``values`` set, or added, where ``index`` would read."""
+        return self.emit("put", (x, values, *indices), {"dims": tuple(dims), "wrap": wrap, "combine": combine})
+
+    def scatter(self, x: Node, dim: int, index: Node, values: Node, combine: str) -> Node:
+        """``x`` with ``values`` set, or added, where ``gather`` would read."""
+        return self.emit("scatter", (x, values, index), {"dim": dim, "combine": combine})
+
     # library calls
 
     def aten(self, target: str, overload: str, args: tuple, type: TensorType | tuple[TensorType | None, ...],

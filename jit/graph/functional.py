@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from jit import torch_private
+from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
 from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.op_info import op_info
+from jit.graph.ir import same_ints
 from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
@@ -224,6 +226,28 @@ def embedding(t: Tracer, input: TensorHandle, weight: TensorHandle, padding_idx:
     elif padding_idx < 0:
         padding_idx = weight.shape[0] + padding_idx
     return t.call_op("embedding", (weight, input, padding_idx, scale_grad_by_freq, sparse), {})
+
+
+_embedding_bag = run_python(F.embedding_bag)
+
+
+@python_function(F.embedding_bag)
+def embedding_bag(t: Tracer, input: TensorHandle, weight: TensorHandle, offsets: TensorHandle | None = None,
+                  max_norm: float | None = None, norm_type: float = 2, scale_grad_by_freq: bool = False,
+                  mode: str = "mean", sparse: bool = False, per_sample_weights: TensorHandle | None = None,
+                  include_last_offset: bool = False, padding_idx: int | None = None) -> TensorHandle:
+    """Bags of one size are rows of an embedding, added up."""
+    plain = (offsets is None and max_norm is None and padding_idx is None and not (scale_grad_by_freq or sparse)
+             and not include_last_offset and mode in ("sum", "mean"))
+    if plain and isinstance(input, TensorHandle) and isinstance(weight, TensorHandle):
+        node, table, weights = input.type, weight.type, per_sample_weights
+        fits = weights is None or (mode == "sum" and isinstance(weights, TensorHandle)
+                                   and weights.type.dtype is table.dtype and same_ints(weights.type.shape, node.shape))
+        if (fits and node.rank == 2 and table.rank == 2 and backend(table.device).adds_bags
+            and table.dtype.is_floating_point and not node.is_empty and node.dtype in (torch.int64, torch.int32)):
+            return t.call_op("bags_of_rows", (weight, input, mode == "mean", weights), {})
+    return _embedding_bag(t, input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
+                          per_sample_weights, include_last_offset, padding_idx)
 
 
 @python_function(F.cross_entropy)

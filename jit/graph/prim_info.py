@@ -48,6 +48,7 @@ class PrimInfo:
     kind:
         ``input``: a value from outside. ``number``: a 0-dim constant. ``source``: other values made from nothing.
         ``pointwise``. ``view``: the same memory. ``copy``: moves elements. ``reduction``, ``scan``, ``index``.
+        ``scatter``: a tensor with values written to places that data decide.
         ``window``: see ``windows``. ``call``: of the library. ``part``: one of several results. ``gradient``: says what
         gradients are, gone before kernels are made. ``kernel``: no node, only in kernels.
     text: ``(node, argument texts) -> str``: a Python expression over eager tensors.

@@ -424,6 +424,38 @@ def _index(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtyp
     return x.replace(shape=shape, strides=layout.iterator_strides(shape, [source, *spread]))
 
 
+def _put_text(n: Node, a: list[str]) -> str:
+    lead = "None, " * n.attrs["dims"][0]
+    return f"torch.ops.aten.index_put({a[0]}, [{lead}{', '.join(a[2:])}], {a[1]}, {n.attrs['combine'] == 'sum'})"
+
+
+def _put_library(n: Node, a: tuple) -> tuple[str, str, tuple]:
+    return "aten::index_put", "", (a[0], (None,) * n.attrs["dims"][0] + tuple(a[2:]), a[1], n.attrs["combine"] == "sum")
+
+
+@prim("put", "scatter", _put_text, _put_library, checks=True, rounds=True, cost=LOOKUP, saves=NOTHING)
+def _put(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
+    """``x, values, *index tensors``: x with the values put to, or added at, (``combine``: "set" or "sum") the elements
+    that ``index`` would read."""
+    return types[0].replace(strides=layout.preserved_strides(types[0]))
+
+
+def _scatter_text(n: Node, a: list[str]) -> str:
+    name = "scatter_add" if n.attrs["combine"] == "sum" else "scatter"
+    return f"torch.{name}({a[0]}, {n.attrs['dim']}, {a[2]}, {a[1]})"
+
+
+def _scatter_library(n: Node, a: tuple) -> tuple[str, str, tuple]:
+    given = (a[0], n.attrs["dim"], a[2], a[1])
+    return ("aten::scatter_add", "", given) if n.attrs["combine"] == "sum" else ("aten::scatter", "src", given)
+
+
+@prim("scatter", "scatter", _scatter_text, _scatter_library, checks=True, rounds=True, cost=LOOKUP, saves=NOTHING)
+def _scatter(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
+    """``x, values, index``, the latter two of one shape: as ``put``, for the elements that ``gather`` would read."""
+    return TensorType.contiguous(types[0].shape, types[0].dtype, types[0].device)
+
+
 # library calls
 
 
@@ -495,6 +527,7 @@ VIEWS = names(kind="view")
 POINTWISE = names(kind="pointwise")
 REDUCTIONS = names(kind="reduction")
 SCANS = names(kind="scan")
+SCATTERS = names(kind="scatter")
 
 
 def _pointwise_rule(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:

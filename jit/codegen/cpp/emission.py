@@ -19,9 +19,9 @@ from jit.codegen import loops
 from jit.codegen.cpp import blocks, compiler_check, ops, pieces, prefetch
 from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
-from jit.errors import Unsupported
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
+from jit.errors import Unsupported
 from jit.graph import dims
 from jit.graph.dim_text import render
 from jit.graph.prims import info
@@ -730,6 +730,10 @@ class KernelText(Strips):
     @per_element(loops.Total)
     def _total(self, s: loops.Total, *_: object) -> None:
         raise Unsupported("columns added up beside rows, in C++", kind="kernel")
+
+    @per_element(loops.Update)
+    def _element_update(self, s: loops.Update, i: int, access: dict, redirect: dict, lane: str) -> None:
+        raise Unsupported("a CPU kernel that writes to places that data decide", kind="kernel")
 
     @per_element(loops.Check)
     def _element_check(self, s: Check, i: int, access: dict, redirect: dict, lane: str) -> None:

@@ -460,6 +460,17 @@ class Emitter:
         self.line(f"tl.store({address}, {value}" + (f", mask={mask}" if mask else "")
                   + (self.written if along >= self.points else "") + ")")
 
+    @statements(loops.Update)
+    def update(self, s: loops.Update) -> None:
+        """Once for each point of the block, whichever dimensions its address and value vary along."""
+        mask = self.mask(frozenset(self.extents), s.mask)
+        address, value = self.address(s.buffer, s.index), self.names[s.value]
+        if self.order:
+            address, value = (f"tl.broadcast_to({text}, {self.shape})" for text in (address, value))
+        masked = f", mask={mask}" if mask else ""
+        self.line(f"tl.store({address}, {value}{masked})" if s.op == "set"
+                  else f'tl.atomic_add({address}, {value}{masked}, sem="relaxed")')
+
     @statements(loops.Check)
     def check(self, s: Check) -> None:
         mask = self.mask(self._ranges(self.kernel.along(s)), s.mask)

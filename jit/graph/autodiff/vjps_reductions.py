@@ -10,6 +10,7 @@ from jit.devices import backend
 from jit.graph.autodiff.rules import aten_vjp, is_one, vjp
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
+from jit.graph.scattering import added, writes
 
 if TYPE_CHECKING:
     from jit.graph.autodiff.rules import GradBuilder
@@ -135,8 +136,7 @@ def running_extremum(b: GradBuilder, n: Node, g: Node) -> tuple[Callable]:
     (x,), d = n.inputs, n.attrs["dim"]
 
     def placed() -> Node:
-        zeros = b.zeros(x.type)
-        return b.call("scatter_add", (zeros, d, b.scan(f"{n.op}_at", x, d), g), zeros.type)
+        return scattered(b, x.type, d, b.scan(f"{n.op}_at", x, d), g)
 
     return (placed,)
 
@@ -152,14 +152,50 @@ def gather(b: GradBuilder, n: Node, g: Node) -> tuple[Node, None]:
     if x.type.rank and is_one(index.type.shape[d]) and same_ints([x.type.shape[k] for k in rest],
                                                                  [index.type.shape[k] for k in rest]):
         return b.marked(b.where(b.eq(b.positions(x.type.shape, d, x.type.device), index), g, 0), "", one_hot=d), None
-    zeros = b.zeros(x.type)
-    return b.call("scatter_add", (zeros, d, index, g), zeros.type), None
+    return scattered(b, x.type, d, index, g), None
+
+
+def scattered(b: GradBuilder, t: TensorType, dim: int, index: Node, g: Node) -> Node:
+    """Zeros like ``t`` with ``g`` added where ``gather`` reads."""
+    zeros = b.zeros(t)
+    if writes(zeros.type):
+        return added(b, zeros, g, lambda x, v: b.scatter(x, dim, index, v, "sum"))
+    return b.call("scatter_add", (zeros, dim, index, g), zeros.type)
+
+
+@vjp("scatter")
+def scatter(b: GradBuilder, n: Node, g: Node) -> tuple[Node | Callable, Callable, None]:
+    x, values, index = n.inputs
+    d = n.attrs["dim"]
+
+    def rest() -> Node:
+        zero = b.expand(b.full((1,) * x.type.rank, 0, g.type.dtype, g.type.device), index.type.shape)
+        return b.scatter(g, d, index, zero, "set")
+
+    return g if n.attrs["combine"] == "sum" else rest, lambda: b.gather(g, d, index), None
+
+
+@vjp("put")
+def put(b: GradBuilder, n: Node, g: Node) -> tuple:
+    x, values, *at = n.inputs
+    where, wrap = n.attrs["dims"], n.attrs["wrap"]
+
+    def rest() -> Node:
+        zero = b.expand(b.full((1,) * values.type.rank, 0, g.type.dtype, g.type.device), values.type.shape)
+        return b.put(g, where, at, zero, "set", wrap)
+
+    return (g if n.attrs["combine"] == "sum" else rest, lambda: b.index(g, where, at, wrap), *(None for _ in at))
 
 
 def embedding_gradient(b: GradBuilder, g: Node, at: Node, table: TensorType, padding_idx: int,
                        scale_grad_by_freq: bool) -> Node:
     """The rows of ``g`` added up by the row of the ``table`` that they were read from."""
     made = TensorType.contiguous(table.shape, table.dtype, table.device)
+    if writes(made) and not scale_grad_by_freq and not at.type.is_empty:
+        if padding_idx >= 0:
+            g = b.where(b.unsqueeze(b.eq(at, padding_idx), at.type.rank), 0, g)
+        at = b.cast(at, torch.int64)
+        return added(b, b.zeros(made), g, lambda x, v: b.put(x, (0,), [at], v, "sum", wrap=False))
     return b.call("embedding_dense_backward", (g, at, table.shape[0], padding_idx, scale_grad_by_freq), made)
 
 
@@ -177,6 +213,8 @@ def index(b: GradBuilder, n: Node, g: Node) -> tuple[Callable | None, ...]:
 
     def put() -> Node:
         zeros = b.zeros(x.type)
+        if writes(zeros.type) and not at[0].type.is_empty:
+            return added(b, zeros, g, lambda y, v: b.put(y, n.attrs["dims"], at, v, "sum", n.attrs.get("wrap", True)))
         places = (None,) * n.attrs["dims"][0] + tuple(at)
         # unsafe: with nothing to read, the forward takes any index.
         return b.call("_index_put_impl", (zeros, places, g, True, True), zeros.type)

@@ -22,6 +22,7 @@ from jit.graph.nested import holds, of_kind, several
 from jit.graph.ops.views import slice_bounds, wrap_index
 from jit.graph.registry import extern, op
 from jit.graph.results import Selection
+from jit.graph.scattering import added, writes
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
@@ -361,6 +362,16 @@ def embedding(b: Builder, weight: Node, indices: Node, padding_idx: int = -1, sc
     return node
 
 
+@op("bags_of_rows")
+def bags_of_rows(b: Builder, table: Node, indices: Node, means: bool, weights: Node | None) -> Node:
+    """The sums, or means, of the rows of ``table`` at each row of ``indices``; of rows times ``weights``."""
+    rows = b.opmath(embedding(b, table, indices))
+    if weights is not None:
+        rows = b.mul(rows, b.unsqueeze(b.opmath(weights), 2))
+    total = b.reduce("sum", rows, (1,))
+    return b.cast(b.div(total, indices.shape[1]) if means else total, table.dtype)
+
+
 @extern("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce", "masked_scatter")
 def _row_major(self, *args: int | TensorType) -> TensorType:
     return TensorType.contiguous(self.shape, self.dtype, self.device)
@@ -376,13 +387,34 @@ def _laid_out_as_self(self, *args: TensorType | int) -> TensorType:
     return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 
 
+def _added_at(b: Builder, x: Node, at: Sequence[Node | None], values: Node) -> Node | None:
+    """``x`` with ``values`` added at index tensors, one for each of neighbouring dimensions; None where kernels do not.
+    """
+    where = [d for d, i in enumerate(at) if i is not None]
+    if (not where or where != list(range(where[0], where[-1] + 1)) or not writes(x.type) or values.dtype is not x.dtype
+        or any(at[d].dtype not in INTEGERS[:2] or at[d].type.is_empty for d in where)):
+        return None
+    shape = layout.broadcast_shapes(*(at[d].shape for d in where))
+    places = [b.cast(b.expand(at[d], shape), torch.int64) for d in where]
+    wide = b.expand(values, x.shape[: where[0]] + tuple(shape) + x.shape[where[-1] + 1 :])
+    return added(b, x, wide, lambda y, v: b.put(y, where, places, v, "sum"))
+
+
+@op("index_put")
+def index_put(b: Builder, self: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+    added = _added_at(b, self, indices, values) if accumulate else None
+    return NotImplemented if added is None else added
+
+
 @op("index_put_", raw=True)
 def index_put_(t: Tracer, self: TensorHandle, indices, values, accumulate: bool = False) -> TensorHandle:
     at = tuple(None if i is None else i.node for i in indices)
     node = self.node
     values = t.builder.lift(to_node(values, []), node)
-    put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)),
-                         node.type.replace(strides=layout.preserved_strides(node.type)))
+    put = _added_at(t.builder, node, at, values) if accumulate else None
+    if put is None:
+        put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)),
+                             node.type.replace(strides=layout.preserved_strides(node.type)))
     t.write(self, put, [self, *(i for i in indices if i is not None)])
     return self
 

@@ -1,0 +1,114 @@
+"""Values written to places that data decide, as GPU kernels do it: by the graph's text, by the kernels' meaning, and
+compiled for a GPU that is not here."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jit
+from codegen_graphs import check
+from gpu_texts import compiled_for_gpu, library_calls
+from jit.devices import backend
+
+AT = torch.tensor([3, 0, 5, 3, 3, 1, 0, 2, 5, 5, 4, 3, 1, 1, 0, 2, 4, 5, 3, 0])
+X, SOURCE = torch.randn(6, 8), torch.randn(20, 8)
+COLUMNS = torch.randint(0, 8, (6, 5))
+APART = torch.argsort(torch.rand(6, 8), 1)[:, :5].contiguous()
+PLACES = torch.randint(0, 6, (3, 5))
+PROGRAMS = {
+    "index_add": (lambda x, i, s: x.index_add(0, i, s * 2, alpha=0.5), (X, AT, SOURCE)),
+    "index_add_columns": (lambda x, i, s: x.index_add(1, i, s.t()[:6].contiguous()), (X, AT, SOURCE)),
+    "index_add_halves": (lambda x, i, s: x.index_add(0, i, s), (X.bfloat16(), AT, SOURCE.bfloat16())),
+    "count": (lambda i: torch.zeros(6, dtype=torch.int64).index_add(0, i, torch.ones_like(i)), (AT,)),
+    "scatter_add": (lambda x, i, s: x.scatter_add(1, i, s), (X, COLUMNS, torch.randn(6, 5))),
+    "scatter_add_in_place": (lambda x, i, s: x.mul(2).scatter_add_(1, i, s), (X, COLUMNS, torch.randn(6, 5))),
+    "part": (lambda x, i, s: x.detach().scatter_add(1, i, s.detach()), (X, COLUMNS, torch.randn(7, 9))),
+    "scatter": (lambda x, i, s: x.scatter(1, i, s), (X, APART, torch.randn(6, 5))),
+    "scatter_number": (lambda x, i: x.scatter(0, i, 2.5), (X, PLACES)),
+    "index_copy": (lambda x, i, s: x.index_copy(0, i, s), (X, torch.tensor([3, 1]), SOURCE[:2])),
+    "accumulate": (lambda x, i, s: x.index_put((i,), s, accumulate=True), (X, AT, SOURCE)),
+    "accumulate_pairs": (lambda x, i, j, s: x.index_put((i - 6, j), s, accumulate=True),
+                         (X, AT, AT % 8, torch.randn(20))),
+    "accumulate_in_place": (lambda x: x.clone().index_put_((PLACES.clone(),), torch.ones(8), accumulate=True), (X,)),
+    "in_between": (lambda x, i, s: (x * 2).index_add(0, i, s) + 1, (X, AT, SOURCE)),
+}
+GRADIENTS = {
+    "embedding": lambda w, i: F.embedding(i, w), "padding": lambda w, i: F.embedding(i, w, padding_idx=2),
+    "index_select": lambda w, i: w.index_select(0, i.view(-1)), "rows": lambda w, i: w[i],
+    "pairs": lambda w, i: w[i, i % 8], "gather": lambda w, i: w.gather(1, i.repeat(2, 1)),
+    "cummax": lambda w, i: w.cummax(1).values, "bags": lambda w, i: F.embedding_bag(i, w, mode="mean"),
+    "weighted": lambda w, i: F.embedding_bag(i, w, mode="sum", per_sample_weights=w[:3, :5]),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "atomics", True)
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "adds_bags", True)
+
+
+def close(got, want):
+    assert got.dtype is want.dtype and got.stride() == want.stride()
+    tolerance = 2e-2 if want.dtype is torch.bfloat16 else 1e-5
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name):
+    fn, args = PROGRAMS[name]
+    for dynamic in (None, True):
+        close(jit.compile(fn, backend="eager", dynamic=dynamic)(*args), fn(*args))
+    leaves = [t.clone().requires_grad_() if t.dtype is torch.float32 else t for t in args]
+    wanted = [t for t in leaves if t.requires_grad]
+    if wanted and name != "part":
+        want = torch.autograd.grad(fn(*leaves).square().sum(), wanted)
+        got = torch.autograd.grad(jit.compile(fn, backend="eager")(*leaves).square().sum(), wanted)
+        for p, q in zip(got, want, strict=True):
+            close(p, q)
+    compiled = compiled_for_gpu(fn, *args)
+    assert compiled and not library_calls(compiled)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name):
+    fn = GRADIENTS[name]
+    w = torch.randn(6, 8, requires_grad=True)
+    want, = torch.autograd.grad(fn(w, PLACES).square().sum(), w)
+    got, = torch.autograd.grad(jit.compile(fn, backend="eager")(w, PLACES).square().sum(), w)
+    close(got, want)
+    compiled = compiled_for_gpu(fn, w, PLACES, backward=True)
+    assert compiled and not library_calls(compiled)
+
+
+@pytest.mark.parametrize("combine", ["sum", "set"])
+def test_what_the_kernels_mean(combine):
+    at, source = (AT, SOURCE) if combine == "sum" else (torch.tensor([4, 1, -2]), SOURCE[:3])
+    check(lambda b, x, s, i: b.put(x, (0,), [i], s, combine), X, source, at)
+    check(lambda b, x, s, i: b.put(b.mul(x, 2), (0,), [i], b.add(s, 1), combine), X, source, at)
+    check(lambda b, x, s, i: b.put(x, (1,), [i], s, combine), torch.randn(3, 6), torch.randn(3, len(at)), at)
+    check(lambda b, x, s, i: b.add(b.put(b.full((6, 8), 0, x.dtype, x.device), (0,), [i], s, combine), x),
+          X, source, at, dynamic=[(2, 0), (1, 0)])
+    check(lambda b, x, s, i: b.scatter(x, 1, i, s, combine), X, torch.randn(6, 5), APART)
+
+
+def test_sums_of_what_is_repeated():
+    check(lambda b, x, s, i, k: b.put(x, (0, 1), [i, k], s, "sum"), X, torch.randn(20), AT, AT % 8)
+    check(lambda b, x, s, i: b.put(x, (0,), [i], b.expand(s, (20, 8)), "sum"), X, torch.randn(1, 1), AT)
+
+
+def test_in_one_order_where_the_program_wants_that():
+    torch.use_deterministic_algorithms(True)
+    try:
+        fn, args = PROGRAMS["index_add"]
+        assert library_calls(compiled_for_gpu(fn, *args)) == ["aten::index_add"]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_bags_refuse_what_eager_refuses():
+    fn = GRADIENTS["bags"]
+    with pytest.raises(RuntimeError):
+        jit.compile(fn, backend="eager")(torch.randn(6, 8), PLACES + 7)
+    args = torch.randn(6, 8), torch.arange(8), torch.tensor([0, 3])
+    plain = lambda w, i, offsets: F.embedding_bag(i % 6, w, offsets)  # noqa: E731
+    close(jit.compile(plain, backend="eager")(*args), plain(*args))
