@@ -130,3 +130,35 @@ def test_kernels_for_the_gpu(dtype, sorting):
             for d in (0, 1):
                 compiled = compiled_for_gpu(lambda x: SCANS[name](x, d), torch.randn(shape).to(dtype))
                 assert compiled and not library_calls(compiled)
+
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", ["cummax", "cummin", "cumprod", "logcumsumexp"])
+def test_scans_on_a_gpu(name):
+    """The sequential order of the CPU says which of equal extremes is named."""
+    for shape in ((300, 40), (5, 5000), (2, 70000)):
+        x = values(shape, torch.float32) * (0.1 if name == "cumprod" else 1)
+        for d in (0, 1):
+            got = jit.compile(SCANS[name])(x.cuda(), d)
+            same(tuple(t.cpu() for t in got) if isinstance(got, tuple) else got.cpu(), SCANS[name](x, d), 1e-5)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int16], ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("name", SORTS)
+def test_sorted_rows_on_a_gpu(name, dtype):
+    for shape in ((5, 9), (300, 130), (2, 3, 64)):
+        x = values(shape, dtype)
+        got, want = jit.compile(SORTS[name])(x.cuda()), SORTS[name](x)
+        same(got.cpu() if name == "argsort" else tuple(t.cpu() for t in got),
+             want if name == "argsort" else tuple(want))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", PICKS)
+def test_picked_elements_on_a_gpu(name):
+    x = torch.randperm(300 * 64).view(300, 64).float()
+    same(tuple(t.cpu() for t in jit.compile(PICKS[name])(x.cuda())), tuple(PICKS[name](x)))

@@ -43,8 +43,9 @@ GRADIENTS = {
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(type(backend(torch.device("cpu"))), "atomics", True)
-    monkeypatch.setattr(type(backend(torch.device("cpu"))), "adds_bags", True)
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(type(backend(torch.device(device))), "atomics", True)
+        monkeypatch.setattr(type(backend(torch.device(device))), "adds_bags", True)
 
 
 def close(got, want):
@@ -112,3 +113,39 @@ def test_bags_refuse_what_eager_refuses():
     args = torch.randn(6, 8), torch.arange(8), torch.tensor([0, 3])
     plain = lambda w, i, offsets: F.embedding_bag(i % 6, w, offsets)  # noqa: E731
     close(jit.compile(plain, backend="eager")(*args), plain(*args))
+
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_on_a_gpu(name):
+    fn, args = PROGRAMS[name]
+    if name == "accumulate_in_place":
+        fn = lambda x, p, s: x.clone().index_put_((p,), s, accumulate=True)  # noqa: E731
+        args = X, PLACES, torch.ones(8)
+    close(jit.compile(fn)(*[t.cuda() for t in args]).cpu(), fn(*args))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_on_a_gpu(name):
+    fn = GRADIENTS[name]
+    w = torch.randn(6, 8, requires_grad=True)
+    want, = torch.autograd.grad(fn(w, PLACES).square().sum(), w)
+    on = w.detach().cuda().requires_grad_()
+    got, = torch.autograd.grad(jit.compile(fn)(on, PLACES.cuda()).square().sum(), on)
+    close(got.cpu(), want)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])
+def test_many_rows_on_a_gpu(dtype):
+    w, at = torch.randn(3000, 512, device="cuda").to(dtype).requires_grad_(), torch.randint(0, 3000, (8192,)).cuda()
+    at[:500] = 7
+    g = torch.randn(8192, 512, device="cuda").to(dtype)
+    exact = torch.zeros(3000, 512, dtype=torch.float64, device="cuda").index_add(0, at, g.double())
+    got, = torch.autograd.grad(jit.compile(lambda w, i: F.embedding(i, w))(w, at), w, g)
+    tolerance = 1e-2 if dtype is torch.bfloat16 else 1e-4
+    torch.testing.assert_close(got.double(), exact, rtol=tolerance, atol=tolerance)

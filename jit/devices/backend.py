@@ -81,6 +81,7 @@ class Backend:
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
     atomics = False  # kernels add to places that data decide
     adds_bags = False  # kernels add up the rows of a bag of embeddings faster than the library's do
+    searches = False  # kernels look for places in sorted tensors
     longest_sorted = 0  # elements of the rows that kernels sort
     # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
     # the library's. Sums go by the kind of their axes, the rest by what is done with the places.
@@ -133,6 +134,7 @@ class Backend:
     # Of numbers beside tensors.
     reads_numbers = False  # elementwise kernels take a second operand without dimensions as a number, unrounded
     adds_numbers_exactly = True  # sums take numbers among halves as they are, not rounded to the dtype
+    divides_by_reciprocals = False  # tensors are multiplied by the reciprocal of a number that divides them
     rounds_limits = True  # thresholds are rounded to the dtype of halves
     rounds_logit_limits = False  # those of ``logit`` are
     refuses_large_numbers = True  # ``where`` refuses numbers that halves cannot hold

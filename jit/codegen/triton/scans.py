@@ -23,7 +23,8 @@ def _log_add_exp(a, b):
     return tl.where(plain, a, tl.log(1.0 + tl.exp(low - high)) + high)
 """
 
-# The last of equal extremes, a NaN before all others; with its position.
+# The last of equal extremes, a NaN before all others; with its position. In whichever order it is given the two: a
+# reduction keeps to none.
 _LAST = """
 @triton.jit
 def {name}(a, at, b, bt):
@@ -40,9 +41,10 @@ def _function(e: Emitter, op: str, dtype: torch.dtype) -> str:
     if not op.startswith("arg"):
         return e.combiner(op, dtype)
     name = f"_last_{op}_{'float' if dtype.is_floating_point else 'int'}"
-    better = f"b {'>=' if op == 'argmax' else '<='} a"
+    better, equal = f"b {'>' if op == 'argmax' else '<'} a", "a == b"
     if dtype.is_floating_point:
-        better = f"(b != b) | ((a == a) & ({better}))"
+        better, equal = f"({better}) | ((b != b) & (a == a))", f"({equal}) | ((a != a) & (b != b))"
+    better = f"({better}) | (({equal}) & (bt > at))"
     e.helpers[name] = _LAST.format(name=name, better=better).strip("\n") + "\n"
     return name
 

@@ -54,10 +54,14 @@ for _name, _more in {"floor": (), "ceil": (), "trunc": ("fix",)}.items():
 
 @pointwise("round", "special_round")
 def round_(b: Builder, self: Node, *, decimals: int = 0) -> Node:
-    if decimals:
-        return NotImplemented
     if self.dtype is torch.bool:
         raise RuntimeError("round of bool")
+    if decimals:
+        if type(decimals) is not int or self.dtype not in (torch.float32, torch.float64) or abs(decimals) > 30:
+            return NotImplemented
+        power = 10.0 ** abs(decimals)
+        return (b.div(b.round(b.mul(self, power)), power) if decimals > 0
+                else b.mul(b.round(b.div(self, power)), power))
     return b.round(self) if self.dtype.is_floating_point else b.clone(self)
 
 
@@ -256,6 +260,11 @@ def _checked_division(b: Builder, name: str, overload: str, x: Node, y: Node, *m
 
 @pointwise("true_divide", wraps=True)
 def true_divide(b: Builder, self: Node, other: float | Node | SymFloat | IntExpr) -> Node:
+    if type(other) in (int, float) and isinstance(self, Node) and backend(self.device).divides_by_reciprocals:
+        (x,) = b.promote(self, to_float=True)
+        single = torch.float64 if x.dtype is torch.float64 else torch.float32
+        factor = torch.tensor(other, dtype=single, device="cpu").reciprocal().item()
+        return b.mul(*b.promote(x, factor, exact=True))
     return _arithmetic(b, b.div, self, other, to_float=True, either=False)
 
 

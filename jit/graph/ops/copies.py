@@ -297,8 +297,9 @@ def repeat_interleave(b: Builder, self: Node, repeats, dim: int | None = None, *
 
 
 @op("flip")
-def flip(b: Builder, self: Node, *dims: int | tuple[int, ...] | list[int]) -> Node:
-    return b.flip(self, b.dims_of(self, unpacked(dims)))
+def flip(b: Builder, self: Node, *args: int | tuple[int, ...] | list[int],
+         dims: int | tuple[int, ...] | list[int] = ()) -> Node:
+    return b.flip(self, b.dims_of(self, unpacked(args or (dims,))))
 
 
 @op("fliplr")

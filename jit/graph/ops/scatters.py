@@ -91,3 +91,13 @@ def index_copy(b: Builder, self: Node, dim: int, index: Node, source: Node) -> N
     if d is None or index.dtype is not torch.int64:
         return NotImplemented
     return b.contiguous(b.put(self, (d,), [index], source, "set", wrap=False))
+
+
+@op("index_fill")
+def index_fill(b: Builder, self: Node, dim: int, index: Node, value: Number) -> Node:
+    d = _rows(self, dim, index, None, False)
+    if d is None or index.dtype is not torch.int64 or not is_number(value):
+        return NotImplemented
+    filled = b.full((1,) * self.type.rank, value, self.dtype, self.device)
+    values = b.expand(filled, self.shape[:d] + index.shape + self.shape[d + 1 :])
+    return b.put(self, (d,), [index], values, "set")
