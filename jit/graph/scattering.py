@@ -20,7 +20,8 @@ def writes(t: TensorType, adds: bool = True) -> bool:
     does."""
     device = backend(t.device)
     return (device.atomics and t.rank > 0 and t.dtype in (_SUMS if adds else device.dtypes)
-            and not torch.are_deterministic_algorithms_enabled() and not any(type(s) is int and s == 0 for s in t.shape))
+            and not torch.are_deterministic_algorithms_enabled()
+            and not any(type(s) is int and s == 0 for s in t.shape))
 
 
 def added(b: Builder, x: Node, values: Node, add: Callable) -> Node:

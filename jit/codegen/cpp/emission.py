@@ -731,8 +731,9 @@ class KernelText(Strips):
     def _total(self, s: loops.Total, *_: object) -> None:
         raise Unsupported("columns added up beside rows, in C++", kind="kernel")
 
+    @per_row(loops.Update)
     @per_element(loops.Update)
-    def _element_update(self, s: loops.Update, i: int, access: dict, redirect: dict, lane: str) -> None:
+    def _update(self, s: loops.Update, *_: object) -> None:
         raise Unsupported("a CPU kernel that writes to places that data decide", kind="kernel")
 
     @per_element(loops.Check)
