@@ -25,7 +25,8 @@ def everywhere(monkeypatch):
         return node
 
     monkeypatch.setattr(rules, "window", window)
-    monkeypatch.setattr(type(devices.of_type("cpu")), "window_limits", devices.of_type("cuda").window_limits)
+    limits = {k.partition(",")[0] for d in ("cpu", "cuda") for k in devices.of_type(d).window_limits}
+    monkeypatch.setattr(type(devices.of_type("cpu")), "window_limits", dict.fromkeys({*limits, "sample"}, 64))
     return made
 
 

@@ -413,6 +413,11 @@ def _max(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -
     return best
 
 
+def _narrow(count: IntExpr) -> torch.dtype:
+    """An integer type for positions among so many."""
+    return torch.int32 if type(count) is int and count <= INT32_MAX else torch.int64
+
+
 @_how("position")
 def _position(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     """Where the largest is; as eager goes through them: a place takes over that has more, or NaN. Where all are
@@ -421,7 +426,7 @@ def _position(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | No
     x, largest = node.inputs
     real = Real(e, register_dtype(x.type.dtype))
     top = e.value(largest, index, mask)
-    e_type = node.type.dtype
+    e_type = _narrow(dims.product(a.source for a in axes))
 
     def flat(place: tuple) -> IntExpr:
         out: IntExpr = 0
@@ -454,7 +459,7 @@ def _position(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | No
     one_by_one = list(range(len(found)))
     first = pick(one_by_one[::-1], lambda v: real.test("eq", v, top))
     last = pick(one_by_one, lambda v: e.compute("isnan", v, dtype=torch.bool))
-    return e.compute("where", nan, last, first, dtype=e_type)
+    return e.b.cast(e.compute("where", nan, last, first, dtype=e_type), node.type.dtype)
 
 
 @_how("picked")
@@ -464,11 +469,11 @@ def _picked(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None
     own: IntExpr = 0
     for i, a in zip(at, axes):
         own = own * a.size + i
-    own = e.b.index(own)
+    narrow = _narrow(dims.product(a.size for a in axes))
+    own = e.b.index(own, narrow)
     for inside, place, _ in _combined(e, [taps(e, a, i) for a, i in zip(axes, at)]):
         there = e.both(mask, inside)
-        hit = e.compute("eq", e.b.cast(e.value(positions, (*lead, *place), there), torch.int64), own,
-                        dtype=torch.bool)
+        hit = e.compute("eq", e.b.cast(e.value(positions, (*lead, *place), there), narrow), own, dtype=torch.bool)
         value = real.where(e.both(inside, hit), e.value(g, (*lead, *place), there), 0.0)
         total = value if total is None else real("add", total, value)
     return total

@@ -120,10 +120,11 @@ class Cuda(Backend):
         end.synchronize()
         return begin.elapsed_time(end) / 1e3 / times
 
-    window_limits = dict.fromkeys((
-        "strided", "shares", "uneven shares", "edge", "resized", "edge back", "nearest back", "resized back", "back",
+    # Where the library is as fast: samples, what is smoothed, and means of large shares.
+    window_limits = {**dict.fromkeys((
+        "strided", "uneven shares", "edge", "resized", "edge back", "nearest back", "resized back", "back",
         "back of shares", "max", "max of shares", "position", "position of shares", "picked", "picked of shares",
-        "columns", "images", "sample"), 64)
+        "columns", "images"), 64), "shares": 4}
 
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24

@@ -155,6 +155,10 @@ class Resized(Axis, kind="resized"):
 
     TAPS = {"nearest": 1, "exact": 1, "linear": 2, "cubic": 4}
 
+    @property
+    def name(self) -> str:
+        return "smoothed" if self.how.startswith("smooth") else self.kind
+
     @functools.cached_property
     def step(self) -> float | None:
         """How far it is from one result to the next in the source, in the type that eager computes it in; None where
@@ -279,7 +283,7 @@ class ResizedBack(Axis, kind="resized back"):
 
     @property
     def name(self) -> str:
-        return "nearest back" if self.how in ("nearest", "exact") else self.kind
+        return "nearest back" if self.how in ("nearest", "exact") else f"{self.forward.name} back"
 
     @functools.cached_property
     def forward(self) -> Resized:

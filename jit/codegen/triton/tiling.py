@@ -16,7 +16,6 @@ import dataclasses
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,8 +34,7 @@ INT32_MAX = 2**31 - 1
 LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
-SHARED = 12  # instructions for an element from which it pays to share them by blocks of two dimensions
-DIVISION = 8  # instructions of a division with its remainder
+SHARED = 8  # instructions for an element along some axes alone, from which it pays to share them
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -116,6 +114,11 @@ def _is_unit(stride: IntExpr) -> bool:
     return type(stride) is int and abs(stride) == 1
 
 
+def unit_stride(index: IntExpr, name: str) -> bool:
+    """Whether an index goes one by one along an axis."""
+    return _is_unit(dims.coefficient(index, name))
+
+
 def contiguous_axes(kernel: loops.Kernel, statements: list[Load | Store] | None = None) -> dict:
     """Axis name -> bytes that statements access with stride 1 along that axis, each counted over the axes on which it
     depends."""
@@ -149,37 +152,30 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
     if other is not None:
         rest = [a for a in axes if a is not inner and a is not other]
         return tiling(kernel, "tile", z=rest, y=[other], x=[inner])
-    outer = _shared_work(kernel)
-    if outer:
-        return tiling(kernel, "shared", y=axes[:outer], x=axes[outer:])
+    groups = _shared_work(kernel)
+    if groups:
+        return tiling(kernel, "shared", **groups)
     if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return tiling(kernel, "flat", x=axes)
 
 
-def _shared_work(kernel: Kernel) -> int:
-    """How many of the outer axes to take as one dimension and the others as another, so that most of what is computed
-    along one of the two alone is computed once for a block: the places and weights of resizing are the same for all
-    images and channels. 0 where there is little of that."""
-    axes, names = kernel.axes, [a.name for a in kernel.axes]
-    every = frozenset(names)
-    work = [(kernel.along(s), _work(s, every)) for s in kernel.body]
-    whole = sum(w for _, w in work) + DIVISION * (len(axes) - 1)
-    best, least = 0, whole - (0 if _reads_around(kernel) else SHARED)
-    vectors = sum(s.loaded is not None and _is_unit(dims.coefficient(s.index, names[-1])) for s in kernel.body)
-    for k in range(1, len(names)):
-        outer, inner = frozenset(names[:k]), frozenset(names[k:])
-        extents = [prod(size_hint(a.extent) for a in group) for group in (axes[:k], axes[k:])]
-        if min(extents) < 8:
-            continue
-        x = min(256, 1 << (extents[1] - 1).bit_length())
-        y = min(2048 // x, extents[0])
-        cost = DIVISION * ((k - 1) / x + (len(names) - k - 1) / y) + (vectors if k < len(names) - 1 else 0)
-        cost += sum(w / (y if along <= inner else x if along <= outer else 1) for along, w in work)
-        cost *= -(-extents[1] // x) * x / extents[1]  # of a block's points some lie behind the end
-        if cost < least:
-            best, least = k, cost
-    return best
+def _shared_work(kernel: Kernel) -> dict | None:
+    """The axes as x, y and z, so that most of what is computed along some of the axes alone is computed once for the
+    points of a block along the others: the places and weights of resizing are the same for all images and channels.
+    None where there is little of that."""
+    axes, every = kernel.axes, frozenset(a.name for a in kernel.axes)
+    part = [(kernel.along(s), _work(s, every)) for s in kernel.body]
+    part = [(along, w) for along, w in part if along and along < every and w]
+    along_axis = {a.name: sum(w for along, w in part if a.name in along) for a in axes}
+    free = [a for a in axes if along_axis[a.name] * 4 <= max(along_axis.values())]
+    if not free or max(along_axis.values()) < SHARED or not reads_around(kernel):
+        return None
+    if free[-1] is axes[-1]:
+        return {"y": axes[:-1], "x": axes[-1:]} if size_hint(axes[-1].extent) >= 8 else None
+    inner = len(axes) - max(axes.index(a) for a in free) - 1
+    outer = [a for a in axes[: len(axes) - inner] if a not in free]
+    return {"z": outer, "y": free, "x": axes[len(axes) - inner :]}
 
 
 def _work(s: Statement, names: frozenset) -> int:
@@ -189,14 +185,13 @@ def _work(s: Statement, names: frozenset) -> int:
     return own + (0 if index is None else 1 + 4 * _divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
-def _reads_around(kernel: Kernel) -> bool:
-    """Whether it reads several places of one tensor for an element: then the divisions of one range over all axes are
-    many, and shared as well."""
+def reads_around(kernel: Kernel) -> bool:
+    """Whether it reads several places of one tensor for an element."""
     loads: dict = {}
     for s in kernel.body:
         if s.loaded:
             loads[s.loaded] = loads.get(s.loaded, 0) + 1
-    return max(loads.values(), default=0) > 2 and len(kernel.axes) > 2
+    return max(loads.values(), default=0) > 2
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:

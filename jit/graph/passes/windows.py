@@ -240,9 +240,28 @@ def adaptive_avg_pool(b: Builder, n: Node, x: Node, size: object) -> Node | None
     k = _rank_of(n)
     axes = _shares(Shares, x.type.shape, n.type.shape, k)
     even = all(dims.divisible(a.source, a.size) for a in axes)
+    if even and all(_plain(a.source, a.size) for a in axes):
+        whole = _rows_of_shares(b, x, axes, n.type)
+        if whole is not None:
+            return whole
     if even and all(a.count is not None for a in axes):
         return window(b, "sum", (x,), axes, n.type, divisor=float(math.prod(a.count for a in axes)))
     return window(b, "sum", (x,), axes, n.type, divisor="axes")
+
+
+def _rows_of_shares(b: Builder, x: Node, axes: list, like: TensorType) -> Node | None:
+    """Means of large shares, as reductions over dimensions of their own."""
+    count, k = math.prod(a.count for a in axes), len(axes)
+    if count < (backend(like.device).least_share or count + 1):
+        return None
+    lead = x.type.shape[:-k]
+    parts = b.try_view(x, (*lead, *(s for a in axes for s in (a.size, a.count))))
+    if parts is None:
+        return None
+    reduced = [len(lead) + 2 * d + 1 for d in range(k)]
+    made = b.cast(b.div(b.reduce("sum", b.opmath(parts), reduced), float(count)), like.dtype)
+    made.type = made.type.replace(strides=like.strides)
+    return made
 
 
 @rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
