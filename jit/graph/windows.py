@@ -209,7 +209,8 @@ class Resized(Axis, kind="resized"):
             ends = first, first
         elif self.how == "linear":
             half = torch.arange(self.size, dtype=torch.float64, device="cpu") + 0.5
-            before = half * self.step < 0.5 - 1e-4 if not self.align else half < 0  # of the first place: its value alone
+            # A result before the first place reads that one alone.
+            before = half * self.step < 0.5 - 1e-4 if not self.align else half < 0
             ends = (at - 1e-4).floor(), torch.where(before, 0.0, (at + 1e-4).floor() + 1)
         elif self.how == "cubic":
             ends = (at - 1e-4).floor() - 1, (at + 1e-4).floor() + 2

@@ -34,7 +34,6 @@ INT32_MAX = 2**31 - 1
 LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
-SHARED = 8  # instructions for an element along some axes alone, from which it pays to share them
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -76,7 +75,7 @@ def _divisions(e: IntExpr, names: Collection[str]) -> int:
 class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
-    "shared" (likewise, and much is computed along x or y alone), "inner" (rows lie along r), "outer" (rows lie along x),
+    "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
     "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
     rows, x columns) or "thin" (see ``thin``)."""
 
@@ -169,10 +168,13 @@ def _shared_work(kernel: Kernel) -> dict | None:
     part = [(along, w) for along, w in part if along and along < every and w]
     along_axis = {a.name: sum(w for along, w in part if a.name in along) for a in axes}
     free = [a for a in axes if along_axis[a.name] * 4 <= max(along_axis.values())]
-    if not free or max(along_axis.values()) < SHARED or not reads_around(kernel):
+    if not free or len(axes) < 2 or not reads_around(kernel):
         return None
     if free[-1] is axes[-1]:
-        return {"y": axes[:-1], "x": axes[-1:]} if size_hint(axes[-1].extent) >= 8 else None
+        loads = [s for s in kernel.body if s.loaded]
+        if sum(unit_stride(s.index, axes[-1].name) for s in loads) * 2 > len(loads):
+            return {"y": axes[:-1], "x": axes[-1:]} if size_hint(axes[-1].extent) >= 8 else None
+        free = list(axes[:1])
     inner = len(axes) - max(axes.index(a) for a in free) - 1
     outer = [a for a in axes[: len(axes) - inner] if a not in free]
     return {"z": outer, "y": free, "x": axes[len(axes) - inner :]}
@@ -186,12 +188,17 @@ def _work(s: Statement, names: frozenset) -> int:
 
 
 def reads_around(kernel: Kernel) -> bool:
-    """Whether it reads several places of one tensor for an element."""
+    """Whether it reads several places of one tensor for an element, under conditions, at places that are computed, or
+    with gaps."""
+    plain = {a.name for a in kernel.axes} | set(kernel.sizes)
     loads: dict = {}
     for s in kernel.body:
         if s.loaded:
-            loads[s.loaded] = loads.get(s.loaded, 0) + 1
-    return max(loads.values(), default=0) > 2
+            stride = dims.coefficient(s.index, kernel.axes[-1].name)
+            near = s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
+            all_of, far = loads.get(s.loaded, (0, 0))
+            loads[s.loaded] = all_of + 1, far + (not near)
+    return any(all_of > 2 and far > 1 for all_of, far in loads.values())
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
