@@ -23,6 +23,7 @@ from .graph.autodiff.replay import draws
 from .graph.dims import free_symbols
 from .graph.interpret import compile_python
 from .graph.passes import optimize
+from .graph.passes.attention import fuse_attention
 from .graph.passes.convolutions import separate_bias
 from .graph.printing import symbol_origins, unbound_symbols
 from .graph.recording import Gradient
@@ -65,7 +66,7 @@ class SecondDerivatives:
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
     """A forward and a backward plan, joined by an autograd node."""
     with logs.timed("autodiff"):
-        traced, graph = graph, separate_bias(graph)
+        traced, graph = graph, fuse_attention(separate_bias(graph))
         joint = differentiate(graph, gradient.wrt, gradient.tangents)
     again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
                                                                         if o.mutates is not None}, traced)

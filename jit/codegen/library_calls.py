@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import devices, torch_private
 from ..graph.ir import operator
 from ..graph.op_info import op_info
+from ..graph.prims import FUSED_ATTENTION
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
@@ -42,8 +43,17 @@ def returns_alias(node: Node) -> bool:
     """Whether a library call's result may share memory with an argument."""
     if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
         return True  # a permutation of its operand
+    if computed_here(node):
+        return False
     return (node.op != "aten_call" or node.attrs["target"] == REPLAY
             or _operator_returns_alias(node.attrs["target"], node.attrs["overload"]))
+
+
+def computed_here(node: Node) -> bool:
+    """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``), which write
+    into memory of ours."""
+    call = node.inputs[0] if node.op == "getitem" else node
+    return call.op == "aten_call" and call.attrs["target"] in FUSED_ATTENTION
 
 
 def out_form(node: Node) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .buffers import nbytes
 from .indexing import base_of
-from .library_calls import out_form
+from .library_calls import computed_here, out_form
 
 if TYPE_CHECKING:
     from .buffers import Buffers
@@ -40,7 +40,7 @@ def find_lifetimes(b: Buffers) -> None:
     for n, s in b.storages.items():
         if s.kind == "extern":
             s.last = max([s.first, *b.uses.get(n, ())])
-            if out_form(n):  # it writes into memory of ours
+            if out_form(n) or computed_here(n):  # it writes into memory of ours
                 s.kind, s.nbytes = "alloc" if n in own else "temp", nbytes(n.type)
     for t, step in enumerate(order):
         for n in [m.node for m in step.members if m.node in stored]:

@@ -252,6 +252,25 @@ class IndexValue(Value):
 
 
 @dataclass(frozen=True)
+class Given(Value):
+    """``dst`` is what the kernel's layout makes for number ``number``, at the place ``expr``, which names the axes
+    along which it varies."""
+
+    dst: str
+    number: int
+    expr: "dims.IntExpr"
+    dtype: torch.dtype
+
+    indexed = "expr"
+
+    def line(self, n: Callable, e: Callable) -> str:
+        return f"{n(self.dst)} = given_{self.number}[{e(self.expr)}]: {_short(self.dtype)}"
+
+    def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
+        need(kernel.layout is not None, "a layout gives it")
+
+
+@dataclass(frozen=True)
 class Compute(Value):
     """``dst = op(*args)``; ``op`` is the name of a pointwise prim. ``dtype`` is the type of dst; ``cast`` converts and
     rounds to it."""
@@ -746,6 +765,9 @@ class KernelBuilder:
 
     def index(self, expr: IntExpr, dtype: torch.dtype = torch.int64) -> str:
         return self._value(lambda n: IndexValue(n, expr, dtype), ("index", index_key(expr), dtype), dtype)
+
+    def given(self, number: int, expr: IntExpr, dtype: torch.dtype) -> str:
+        return self._value(lambda n: Given(n, number, expr, dtype), ("given", number), dtype)
 
     def compute(self, op: str, *args: str, dtype: torch.dtype) -> str:
         return self._value(lambda n: Compute(n, op, args, dtype), (op, args, dtype), dtype)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
-from . import epilogues, failing, fusion, lower, timing
+from . import attention, epilogues, failing, fusion, lower, timing
 from .buffers import Buffers, Storage
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
 from .indexing import unaliased
 from .layout import channels_last
+from .library_calls import computed_here
 from .lifetimes import find_lifetimes
 from .loops import rename
 from .moments import one_pass
@@ -28,6 +29,8 @@ from .registers import Registers
 from .target import target_of
 
 if TYPE_CHECKING:
+    import torch
+
     from ..graph.ir import Graph, Node
     from .groups import Group, LibraryCall
     from .loops import Kernel
@@ -141,7 +144,11 @@ class Planner:
         return planner
 
     def call_library(self, call: LibraryCall) -> None:
-        self.steps.append(CallLibrary(call.node))
+        if computed_here(call.node):
+            for kernel, arguments in attention.kernels(call.node, self.graph, self.buffers, len(self.launches)):
+                self._run(kernel, arguments, call.node.inputs[0].device, False)
+        else:
+            self.steps.append(CallLibrary(call.node))
 
     # kernels
 
@@ -163,10 +170,13 @@ class Planner:
                 s.nbytes = numel * dtype.itemsize
                 b.partial.append(s)
             arguments = tuple(partials.get(a, a) for a in lowered.arguments)
-            self.steps.append(RunKernel(len(self.launches), arguments, group.device, t in b.commits))
             kernel = lowered.kernel if group.lay_out is None else group.lay_out(lowered.kernel)
-            self.launches.append(kernel)
-            self.launch_keys.append(self._launch_key(kernel, arguments))
+            self._run(kernel, arguments, group.device, t in b.commits)
+
+    def _run(self, kernel: Kernel, arguments: tuple, device: torch.device, commits: bool) -> None:
+        self.steps.append(RunKernel(len(self.launches), arguments, device, commits))
+        self.launches.append(kernel)
+        self.launch_keys.append(self._launch_key(kernel, arguments))
 
     def _launch_key(self, kernel: Kernel, arguments: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""

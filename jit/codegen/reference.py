@@ -167,6 +167,10 @@ class _Run:
     def const(self, s: loops.Const) -> torch.Tensor:
         return torch.tensor(s.value, dtype=s.dtype).reshape([1] * self.rank)
 
+    @means(loops.Given)
+    def given(self, s: loops.Given) -> torch.Tensor:
+        raise NotImplementedError(f"{s.dst}, which only the layout of {self.kernel.name} can tell")
+
     @means(loops.IndexValue)
     def index_value(self, s: loops.IndexValue) -> torch.Tensor:
         return self.index(s.expr).to(s.dtype)

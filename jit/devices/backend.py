@@ -120,6 +120,8 @@ class Backend:
     draws_bool_masks = False  # ``bernoulli`` draws for bool as for floating point numbers
     plain_flash_attention = False  # fused attention is one operator, which takes all that has no dropout
     asks_for_attention = False  # which of several fused kernels attention takes is asked of PyTorch
+    fuses_attention = False  # there are kernels for attention whose scores are any function of a product
+    fuses_spelled_attention = False  # and they take the place of products and a softmax that the program writes
     transposed_attention = True  # fused attention of float32 gives (N, L, H, E) in memory
     dense_masks = False  # fused attention wants masks whose last dimension is dense
     onednn = False  # recurrent layers have oneDNN's operators

@@ -151,7 +151,7 @@ class Cuda(Backend):
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True
     native_dropout = True
-    asks_for_attention = dense_masks = True
+    asks_for_attention = dense_masks = fuses_attention = True
     fewest_drawn = 0
     libraries = ("cudnn",)
     autocast_key = "AutocastCUDA"

@@ -336,9 +336,10 @@ class Capture:
     def with_gradients(self, graph: Graph, differentiated: bool) -> Graph:
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
         from ..graph.autodiff.inner import expand_gradients  # late: autodiff's tables fill when they are first needed
+        from ..graph.passes.attention import fuse_attention  # late, as that
 
         try:
-            graph = expand_gradients(graph)
+            graph = expand_gradients(fuse_attention(graph))
         except Unsupported as error:
             breaks.log(f"gradients inside are left to eager: {error.why}")
             raise assumptions.Reconsider("inner_gradients") from None

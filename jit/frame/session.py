@@ -46,8 +46,8 @@ class Session(Makers):
         frames: that are being executed, the outermost first.
         current_exception: what is being handled, the innermost last.
         generators, real_generators: that were made while capturing, and that came in and were read.
-        maps: the calls of torch.vmap that the program is in; see ``values.batched``. ``scalars_index``: whether mapped
-            scalars index tensors in them, whatever modes the program is in.
+        maps: the calls of torch.vmap that the program is in; see ``values.batched``. ``scalars_index``: not empty
+            where mapped scalars index tensors in them, whatever modes the program is in: the numbers along each axis.
         guesses, unsteady: see ``guesses``: (node, value, place); places where no value is guessed, None: nowhere.
         assumption: see ``assumptions``: a tensor that has to be true after the graph has run.
         trial: while a cached function is tried: what the ones it calls gave; see ``library.cached_functions``.
@@ -75,7 +75,7 @@ class Session(Makers):
         self.recording = Recording(self)
         self.calls = Calls(self)
         self.maps: tuple = ()
-        self.scalars_index = False
+        self.scalars_index: tuple = ()
         self.steps = 0
         self.guesses, self.unsteady, self.assumption = (), None, None
         self.trial, self.calls_made = None, []

@@ -17,7 +17,7 @@ from jit.by_class import by_class
 from jit.graph import layout
 from jit.graph.dim_text import render
 from jit.graph.dims import Dim, structurally_equal
-from jit.graph.ir import Node, Ref, TensorType, contiguous_strides, same_ints, operator
+from jit.graph.ir import Graph, Node, Ref, TensorType, contiguous_strides, same_ints, operator
 from jit.graph.prim_info import IN_ALL, IN_FIRST, LOOKUP, MOVE, NOTHING, OTHERS, info, names, prim
 from jit.graph import pointwise, windows  # noqa: F401  (they make records)
 
@@ -471,6 +471,7 @@ def _several_text(templates: Sequence, a: list[str]) -> str:
 
 _TEMPLATES: dict[type, Callable] = {
     Ref: lambda t, a: a[t.index], list: _several_text, tuple: _several_text,
+    Graph: lambda t, a: repr(t.python()),
     dict: lambda t, a: "{" + ", ".join(f"{k!r}: {template_text(v, a)}" for k, v in t.items()) + "}",
 }
 
@@ -494,9 +495,15 @@ def _operator_text(target: str, overload: str, args: tuple[object, ...],
     return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}", positional, keyword
 
 
+# Attention whose kernels are ours, with graphs among the arguments: see ``passes.attention``.
+FUSED_ATTENTION = ("jit::attention", "jit::attention_backward")
+
+
 def _aten_text(n: Node, a: list[str]) -> str:
     if n.attrs["target"] == "jit::vjp":
         return _replay_text(n, a)
+    if n.attrs["target"] in FUSED_ATTENTION:
+        return f"_{n.attrs['target'][5:]}({', '.join(template_text(t, a) for t in n.attrs['args'])})"
     op, positional, keyword = _operator_text(n.attrs["target"], n.attrs["overload"], n.attrs["args"], a)
     return f"{op}({', '.join([*positional, *(f'{k}={v}' for k, v in keyword)])})"
 

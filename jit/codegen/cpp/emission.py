@@ -438,6 +438,10 @@ class KernelText(Strips):
     def _const(self, s: loops.Const, i: int, index: str | None) -> str:
         return ops.constant(s.value, s.dtype)
 
+    @values(loops.Given)
+    def _given(self, s: loops.Given, i: int, index: str | None) -> str:
+        raise Unsupported("a value that a layout gives, in C++", kind="kernel")
+
     @values(loops.IndexValue)
     def _integer(self, s: loops.IndexValue, i: int, index: str | None) -> str:
         return f"({ops.c_type(s.dtype)})({index or self.expr(s.expr)})"

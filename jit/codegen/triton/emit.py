@@ -409,6 +409,10 @@ class Emitter:
     def const(self, s: Const) -> None:
         self.assign(s.dst, types.constant(s.value, s.dtype))
 
+    @statements(loops.Given)
+    def given(self, s: loops.Given) -> None:
+        """Its layout has written it."""
+
     @statements(loops.IndexValue)
     def index_value(self, s: IndexValue) -> None:
         if type(s.expr) is int:

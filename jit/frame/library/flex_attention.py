@@ -43,8 +43,9 @@ def flex_attention(s: Session, fn: FunctionValue, args: list[Value], kwargs: dic
     mask_mod = given["block_mask"].items_list(s)[-1]
     scores, indices, value = s.inline(s.wrap_raw(_scores), [query, key, value, given["scale"]], {}).items_list(s)
     levels = (0, 1, 2, 3)
-    mapped = [batched.BatchedValue(index, (level,)) for index, level in zip(indices.items_list(s), levels)]
-    with s.journal.temporarily(s, "maps", levels), s.journal.temporarily(s, "scalars_index", True):
+    places = tuple(indices.items_list(s))
+    mapped = [batched.BatchedValue(index, (level,)) for index, level in zip(places, levels)]
+    with s.journal.temporarily(s, "maps", levels), s.journal.temporarily(s, "scalars_index", places):
         kept = mask_mod.call(s, mapped, {})
         modified = given["score_mod"].call(s, [batched.BatchedValue(scores, levels), *mapped], {})
         found = [_whole(s, v, levels) for v in (kept, modified)]
@@ -73,10 +74,8 @@ def _lists(dense_mask):
 def _matrix(num_blocks_in_row, col_indices, num_cols=None):
     columns = col_indices.shape[-1] if num_cols is None else num_cols
     listed = torch.arange(col_indices.shape[-1], device=col_indices.device) < num_blocks_in_row.unsqueeze(-1)
-    places = torch.where(listed, col_indices, columns).to(torch.int64)
-    marks = torch.ones_like(places, dtype=torch.int32)
-    matrix = torch.zeros((*places.shape[:-1], columns + 1), dtype=torch.int32, device=places.device)
-    return matrix.scatter(-1, places, marks)[..., :columns].contiguous()
+    places = torch.where(listed, col_indices, columns).unsqueeze(-1)
+    return (places == torch.arange(columns, device=places.device)).any(-2).to(torch.int32)
 
 
 def _whole(s: Session, result: Value, levels: tuple[int, ...]) -> Value:

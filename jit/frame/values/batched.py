@@ -157,13 +157,16 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
         refuse("indexing of a mapped tensor")
     tensors = [k for k in keys if k.is_tensor]
     levels = union(tensors)
-    by_scalars = bool(modes(s)) or s.scalars_index
-    if not levels and (not by_scalars or not tensors and any(
-            k.is_slice or k.is_const() and k.const(s) in (None, ...) for k in keys)):
+    by_scalars = bool(modes(s) or s.scalars_index)
+    if not levels and (not by_scalars or not tensors and (s.scalars_index or any(
+            k.is_slice or k.is_const() and k.const(s) in (None, ...) for k in keys))):
         return s.record(fn, args, kwargs)
     if (not by_scalars or not levels or any(level not in s.maps for level in levels)
         or x.handle(s).requires_grad and not s.scalars_index):
         refuse("indexing by these keys")
+    plain = _by_places(s, x, keys)
+    if plain is not None:
+        return plain
     low = []
     for k in keys:
         if k.is_tensor:
@@ -180,6 +183,34 @@ def index(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -
             options = {"dtype": Constant(torch.int64), "device": x.getattr(s, "device")}
             low.append(s.record(torch.full, [TupleValue([Constant(1)] * len(levels)), k], options))
     return BatchedValue(s.record(fn, [x, TupleValue(low)], {}), levels)
+
+
+def _by_places(s: Session, x: TensorValue, keys: list[Value]) -> Value | None:
+    """``x[q, k]`` by places of scores themselves, each along one axis: a view of ``x`` in place of a gather; None for
+    other keys."""
+    levels, sizes = [k.levels[0] for k in keys if k.is_tensor and k.levels], x.handle(s).shape
+    if len(keys) > len(sizes) or not levels or len(set(levels)) < len(levels):
+        return None
+    for k, size in zip(keys, sizes):
+        if k.is_tensor and not (any(k.whole is place for place in s.scalars_index)
+                                and bool(k.whole.handle(s).shape[0] <= size)):
+            return None
+        if not k.is_tensor and not (k.is_const() and type(k.const(s)) is int and bool(-size <= k.const(s))
+                                    and bool(k.const(s) < size)):
+            return None
+    if len(keys) < len(sizes):
+        return None
+    tensor, at = x, 0
+    for k in keys:
+        if k.is_tensor:
+            extent = k.whole.handle(s).shape[0]
+            tensor = s.record(torch.Tensor.narrow, [tensor, Constant(at), Constant(0), lift(s, extent)], {})
+            at += 1
+        else:
+            tensor = s.record(torch.Tensor.select, [tensor, Constant(at), k], {})
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    tensor = s.record(torch.Tensor.permute, [tensor, TupleValue([Constant(d) for d in order])], {})
+    return BatchedValue(tensor, tuple(sorted(levels)))
 
 
 def enter(s: Session, value: Value, axis: int | tuple[int | tuple[int, ...] | None, ...] | None, level: int,

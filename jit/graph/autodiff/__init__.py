@@ -13,6 +13,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     composites,
     dropout,
     formulas,
+    fused_attention,
     vjps_contractions,
     vjps_layers,
     vjps_library,
