@@ -25,6 +25,7 @@ from .moments import one_pass
 from .padding import pad_rows
 from .planned import CallLibrary, RunKernel, Touch
 from .prepare import prepare
+from .refine import refined
 from .registers import Registers
 from .target import target_of
 
@@ -101,7 +102,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = one_pass(prepare(pad_rows(graph)))
+        self.graph = one_pass(refined(prepare(pad_rows(graph))))
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)

@@ -152,6 +152,10 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     if type(tiling.extent("r")) is not int:
         return _long_rows(kernel, min(block, 4096), n_rows, evict, arch)
     schedule, scan = analysis.Schedule(kernel, online=True), analysis.has_scan(kernel)
+    run = analysis.run_length(kernel) * itemsize
+    if 0 < run < 128 and width >= 1024 and not scan:  # several rows share what is read at once
+        x = min(next_power_of_two(128 // run), next_power_of_two(n_rows))
+        return Config(x=x, r=4096 // x, looped=True, warps=8, stages=1, evict=True)
     single = schedule.count == 1 and not scan
     if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)):
         return _long_rows(kernel, block, n_rows, evict, arch)

@@ -1,0 +1,111 @@
+"""Pointwise values in the shape of the rows that they are made from.
+
+A group norm reduces ``(n, groups, channels of a group, ...)``, and what follows is written over ``(n, channels, ...)``.
+Loops over the one cannot be loops over the other, so that the statistics would be a kernel of their own, and their
+tensor read twice. Here what follows is computed over the dimensions of the rows, from operands that are views, and its
+result is a view: the memory is the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+from .. import devices
+from ..graph.ir import Graph, TensorType, Transform
+from ..graph.prims import POINTWISE, REDUCTIONS
+from .indexing import VIEWS, is_one, same, segments
+from .prepare import live_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..graph.dims import IntExpr
+    from ..graph.ir import Node
+
+COMPUTED = POINTWISE | {"cast"}
+
+
+def refined(graph: Graph) -> Graph:
+    """The graph with pointwise values in the shape of the rows that they are made from, where the device wants it, or
+    the same graph where there is none."""
+    if not any(n.op == "reshape" and n.inputs[0].op in COMPUTED and devices.backend(n.type.device).refines_views
+               for n in graph.nodes):
+        return graph
+    found = _Refined(graph)
+    made = found.run()
+    if not found.changed:
+        return graph
+    live = live_nodes(made)
+    return made.replace([n for n in made.nodes if n in live])
+
+
+def _owners(fine: Sequence[IntExpr], coarse: Sequence[IntExpr]) -> Optional[list]:
+    """For each dimension of ``fine`` the one of ``coarse`` that it is a part of, None for one of size 1; None where the
+    first shape does not split the second, or is no other."""
+    owner: list[Optional[int]] = [None] * len(fine)
+    for parts, whole in segments(tuple(fine), tuple(coarse)):
+        if len(whole) != 1:
+            return None
+        for d in parts:
+            owner[d] = whole[0]
+    return owner if any(owner.count(d) > 1 for d in owner if d is not None) else None
+
+
+class _Refined(Transform):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.changed = False
+        self.after: set[Node] = set()  # what depends on a reduction through pointwise operations and views
+
+    def visit(self, n: Node) -> Node:
+        inputs = self.operands(n)
+        made = self._over_rows(n, inputs) if n.op in COMPUTED and not n.several else None
+        if made is None:
+            made = self.keep(n, inputs)
+        if n.op in REDUCTIONS or (n.op in COMPUTED or n.op in VIEWS) and any(i in self.after for i in inputs):
+            self.after.add(made)
+        return made
+
+    def _over_rows(self, n: Node, inputs: tuple) -> Node | None:
+        for i in inputs:
+            if i.op != "reshape" or i not in self.after or i.inputs[0].op not in COMPUTED:
+                continue
+            shape = i.inputs[0].type.shape
+            if len(i.type.shape) != len(n.type.shape) or not all(map(same, i.type.shape, n.type.shape)):
+                continue
+            owner = _owners(shape, n.type.shape)
+            if owner is not None:
+                operands = tuple([self._split(x, n, shape, owner) for x in inputs])
+                type_ = _split_type(n.type, n.type.shape, shape, owner)
+                fine = self.node(n.op, operands, n.attrs, type_)
+                self.after.add(fine)
+                self.changed = True
+                return self.node("reshape", (fine,), {"shape": n.type.shape}, n.type)
+        return None
+
+    def _split(self, x: Node, n: Node, shape: Sequence[IntExpr], owner: list) -> Node:
+        """An operand of ``n`` as a view over the dimensions of ``shape``."""
+        source = x.inputs[0] if x.op == "reshape" else None
+        if (source is not None and len(x.type.shape) == len(n.type.shape) and all(map(same, x.type.shape, n.type.shape))
+            and len(source.type.shape) == len(shape) and all(map(same, source.type.shape, shape))):
+            return source
+        if not x.type.shape:
+            return x
+        type_ = _split_type(x.type, n.type.shape, shape, owner)
+        return self.node("reshape", (x,), {"shape": type_.shape}, type_)
+
+
+def _split_type(t: TensorType, coarse: Sequence[IntExpr], fine: Sequence[IntExpr], owner: list) -> TensorType:
+    """The type of a value that is broadcast to the shape ``coarse`` as a view that is broadcast to ``fine``."""
+    missing = len(coarse) - len(t.shape)
+    shape, strides, step = [], [], {}
+    for size, d in reversed(list(zip(fine, owner))):
+        k = -1 if d is None else d - missing
+        if k < 0 or is_one(t.shape[k]):
+            shape.append(1)
+            strides.append(0)
+        else:
+            shape.append(size)
+            strides.append(step.get(k, t.strides[k]))
+            step[k] = strides[-1] * size
+    return t.replace(shape=tuple(reversed(shape)), strides=tuple(reversed(strides)))
