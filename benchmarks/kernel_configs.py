@@ -176,6 +176,10 @@ def candidates(t: tiling.Tiling, limit: int) -> list:
                         if shift and x == 1 and r >= 4096:
                             found.append(R(c, shift=True))
     elif t.kind == "outer":
+        for x, r, w, stages, evict in ((128, 64, 2, 3, False), (512, 8, 2, 1, True), (128, 32, 4, 4, False),
+                                       (64, 8, 1, 4, True), (32, 64, 1, 3, False), (64, 64, 1, 3, False)):
+            if x <= p2(nx) and r <= p2(nr):  # that have been good for some
+                first.append(C(x=x, r=r, looped=True, warps=w, stages=stages, evict=evict))
         for x, r, w, stages, evict in itertools.product((8, 16, 32, 64, 128, 256, 512, 1024),
                                                         (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16),
                                                         (1, 2, 3, 4), (False, True)):
@@ -189,6 +193,7 @@ def candidates(t: tiling.Tiling, limit: int) -> list:
         for x, w, (e, h) in itertools.product((4, 8, 16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16), policies):
             if x <= p2(nx) and 4 <= x * p2(nr) // (32 * w) <= 128 and x * p2(nr) <= 65536:
                 found += [C(x=x, r=p2(nr), warps=w, evict=e, through=h)] * 2
+    first = list(dict.fromkeys(first))
     taken = set(first)
     found = [c for c in dict.fromkeys(found) if c not in taken]
     random.Random(t.kind + str(nr)).shuffle(found)

@@ -13,6 +13,7 @@ from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
 from . import attention, epilogues, failing, fusion, lower, timing
 from .buffers import Buffers, Storage
+from .by_rows import summed_by_rows
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
@@ -102,7 +103,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = channels_last(graph)
-        self.graph = one_pass(refined(prepare(pad_rows(graph))))
+        self.graph = one_pass(summed_by_rows(refined(prepare(pad_rows(graph)))))
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)

@@ -157,7 +157,8 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
         x = min(next_power_of_two(128 // run), next_power_of_two(n_rows))
         return Config(x=x, r=4096 // x, looped=True, warps=8, stages=1, evict=True)
     single = schedule.count == 1 and not scan
-    if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)):
+    if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)) or (
+            block * held > arch.registers // 4):
         return _long_rows(kernel, block, n_rows, evict, arch)
     if (width > 2048 and analysis.writes_elements(kernel) and not scan and analysis.pieces_allowed(kernel)
         and (block <= 8192 or not schedule.pairs)):

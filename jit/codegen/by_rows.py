@@ -1,0 +1,71 @@
+"""Sums over everything, by way of rows.
+
+A loss such as ``sum(p * (log_softmax(a) - log_softmax(b)))`` reads results of whole rows, and adds up over all of them.
+As a sum over each row, and one over these, its first part shares the loops, and the reads, of those reductions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import devices
+from ..graph.ir import Graph, Transform
+from ..graph.prims import POINTWISE, REDUCTIONS
+from .indexing import VIEWS, is_one, same
+
+if TYPE_CHECKING:
+    from ..graph.ir import Node
+
+COMPUTED = POINTWISE | {"cast"}
+MOST = 64  # nodes of a tree that are looked at
+
+
+def summed_by_rows(graph: Graph) -> Graph:
+    """The graph with such sums as two, where the device wants it, or the same graph where there is none."""
+    found = {}
+    for n in graph.nodes:
+        if n.op == "sum" and devices.backend(n.type.device).sums_by_rows:
+            rows = _rows(n)
+            if rows is not None:
+                found[n] = rows
+    return _ByRows(graph, found).run() if found else graph
+
+
+def _rows(n: Node) -> tuple[int, ...] | None:
+    """The dimensions of the rows whose results are read where ``n`` adds up over these and others, or None."""
+    x, seen = n.inputs[0], set()
+    if n.type.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    stack = [x]
+    while stack and len(seen) < MOST:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        shape = node.inputs[0].type.shape if node.op in REDUCTIONS else ()
+        if node.op in REDUCTIONS:
+            reduced = set(node.attrs["dims"])
+            others = [d for d in n.attrs["dims"] if d not in reduced and not is_one(x.type.shape[d])]
+            if (len(shape) == len(x.type.shape) and all(map(same, shape, x.type.shape))
+                and reduced < set(n.attrs["dims"]) and others):
+                return tuple(sorted(reduced))
+        elif node.op in COMPUTED or node.op in VIEWS:
+            stack.extend(node.inputs)
+    return None
+
+
+class _ByRows(Transform):
+    def __init__(self, graph: Graph, found: dict[Node, tuple[int, ...]]) -> None:
+        super().__init__(graph)
+        self.found = found
+
+    def visit(self, n: Node) -> Node:
+        if n not in self.found:
+            return self.keep(n)
+        rows, x = self.found[n], self.new[n.inputs[0]]
+        t = type(n.type).contiguous(tuple([1 if d in rows else s for d, s in enumerate(x.type.shape)]), torch.float32,
+                                    n.type.device)
+        inner = self.node("sum", (x,), {**n.attrs, "dims": rows, "keepdim": True}, t)
+        return self.keep(n, (inner,))
