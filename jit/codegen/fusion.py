@@ -22,7 +22,7 @@ from ..graph import windows
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
-from .indexing import FIXED, VIEWS, base_of, is_one, numel_hint, same, size_hint
+from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, size_hint
 from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
@@ -38,10 +38,17 @@ IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 # The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
 # once, the vector from memory.
 OF_A_PRODUCT = "of_a_product"
+<<<<<<< HEAD
 # The attribute of nodes that are to lie in memory, where fusing would compute them again for each reader.
 STORED = "stored"
+=======
+CHEAP_BEHIND_ROWS = 12    # the same of one that depends on reductions of rows too
+>>>>>>> ec4868d (What reads parts of a normalised row shares the kernel that reduces it: a norm with rotary embedding is one kernel)
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32
+# The dimensions along which copies move what they copy.
+MOVES = {"cat": lambda n: (n.attrs["dim"],), "flip": lambda n: n.attrs["dims"],
+         "constant_pad": lambda n: range(len(n.type.shape))}
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
@@ -104,6 +111,7 @@ class _Trees:
     def __init__(self, graph: Graph, users: dict[Node, dict[Node, int]], wanted: set[Node],
                  numel: dict[Node, int]) -> None:
         self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
+        self.of_rows: set[Node] = set()  # results of reductions, and what is made of these alone
         self.users, self.wanted, self.numel = users, wanted, numel
         for n in graph.nodes:
             if n.op in VIEWS or n.op in EXTERN:
@@ -123,6 +131,8 @@ class _Trees:
                 else:
                     leaves.add(i)
             self.cost[n], self.leaves[n], self.count[n] = cost, leaves, count
+            if n.op in REDUCTIONS or leaves and leaves <= self.of_rows:
+                self.of_rows.add(n)
             if _widens(n) and n not in wanted or self._inline(n):
                 self.inlined.add(n)
 
@@ -153,7 +163,12 @@ class _Trees:
         big = [l for l in self.leaves[n] if self.numel[l] * 4 > size]
         if not big:
             return cost <= devices.backend(n.type.device).cheap_without_reads
-        return len(big) == 1 and cost <= CHEAP_TO_REPEAT and not any(l.op in REDUCTIONS for l in big)
+        if len(big) != 1 or big[0].op in REDUCTIONS:
+            return False
+        # What follows a reduction of rows can share its kernel if it is not stored before.
+        rows = devices.backend(n.type.device).repeats_behind_rows and any(
+            l in self.of_rows and self.numel[l] > 1 for l in self.leaves[n])
+        return cost <= (CHEAP_BEHIND_ROWS if rows and reads <= 3 * size else CHEAP_TO_REPEAT)
 
 
 def _collect(root: Root, inlined: set[Node]) -> None:
@@ -179,7 +194,7 @@ def _collect(root: Root, inlined: set[Node]) -> None:
         elif node in inlined:
             stack.extend(_operands(node, align))
         else:
-            reads.setdefault(node, set()).add(align)
+            reads.setdefault(node, set()).add(None if align is not None and LOOSE in align else align)
     root.reads, root.size = reads, len(seen)
 
 
@@ -198,6 +213,7 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
     if op == "window":
         in_step = node.attrs["how"] in windows.IN_STEP
         return [(i, align if k and in_step else None) for k, i in enumerate(node.inputs)]
+<<<<<<< HEAD
     if op == "scatter":
         return [(node.inputs[0], None), *((i, align) for i in node.inputs[1:])]
     if op == "put":
@@ -205,6 +221,11 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
         inner = None if align is None else align[first : first + rank]
         return [(node.inputs[0], None), (node.inputs[1], align),
                 *((i, indexing.broadcast_alignment(i.type.shape, inner)) for i in node.inputs[2:])]
+=======
+    if op in MOVES:
+        moved = indexing.loosened(align, MOVES[op](node))
+        return [(i, moved if len(i.type.shape) == len(node.type.shape) else None) for i in node.inputs]
+>>>>>>> ec4868d (What reads parts of a normalised row shares the kernel that reduces it: a norm with rotary embedding is one kernel)
     if info(op).kind == "copy":
         return [(i, None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]

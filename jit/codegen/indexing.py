@@ -3,12 +3,13 @@ stay in step.
 
 An *index* is a tuple of IntExprs, one per dimension. An *alignment* is its cheap abstraction for the fusion pass: for
 each dimension of a value, the dimension of the loop nest whose variable indexes it directly, or ``FIXED`` for a
-dimension of size 1; the whole is None when some dimension is indexed in any other way.
+dimension of size 1; the whole is None when some dimension is indexed in any other way. On the way through a tree, such a
+dimension is ``LOOSE``: an operand that is broadcast along it is in step all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from ..graph import dims
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 VIEWS = names(kind="view", in_kernels=True)  # that kernels read through
 FIXED = -1
+LOOSE = -2
 
 
 def same(a: IntExpr, b: IntExpr) -> bool:
@@ -185,15 +187,19 @@ def view_alignment(node: Node, align: tuple[int, ...] | None) -> Optional[tuple]
         d = attrs["dim"]
         whole = (type(attrs["start"]) is int and attrs["start"] == 0 and attrs["step"] == 1
                  and same(attrs["length"], shape[d]))
-        return align if whole else None
+        return align if whole else loosened(align, (d,))
     if op == "reshape":
         out = [FIXED] * len(shape)
         for a, b in segments(shape, node.type.shape):
-            if len(a) != 1 or len(b) != 1:
-                return None
-            out[a[0]] = align[b[0]]
+            for d in a:
+                out[d] = align[b[0]] if len(a) == len(b) == 1 else LOOSE
         return tuple(out)
     return None
+
+
+def loosened(align: tuple[int, ...] | None, dims: Collection[int]) -> Optional[tuple]:
+    """The alignment with dimensions that are indexed in another way."""
+    return None if align is None else tuple([LOOSE if d in dims else a for d, a in enumerate(align)])
 
 
 def view_offset(node: Node) -> tuple[bool, int]:

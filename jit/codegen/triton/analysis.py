@@ -10,6 +10,7 @@ import torch
 from ...graph import dims
 from ...graph.prims import info
 from .. import loops
+from ..indexing import size_hint
 from . import types
 
 if TYPE_CHECKING:
@@ -98,6 +99,25 @@ def held_bytes(kernel: loops.Kernel) -> int:
     """Bytes per element that a row on chip has to keep, because they are needed before and after a reduction."""
     loads = Schedule(kernel, online=False).loads_by_pass()
     return sum(kernel.dtypes[n].itemsize for n, where in loads.items() if len(where) > 1)
+
+
+def read_once(kernel: loops.Kernel) -> frozenset:
+    """The values that are loaded from memory of which each element is read once: by one load, at another place for each
+    point."""
+    loads: dict = {}
+    for s in kernel.body:
+        if s.loaded:
+            loads.setdefault(s.loaded, []).append(s)
+    points = 1
+    for a in kernel.axes + kernel.raxes:
+        points *= size_hint(a.extent)
+    found = set()
+    for first, *others in loads.values():
+        last = dims.bounds(first.index)[1] if isinstance(first.index, dims.Dim) else first.index
+        if not others and first.symbols >= {a.name for a in kernel.axes + kernel.raxes if a.extent != 1} and (
+                last is None or last + 1 >= points):
+            found.add(first.dst)
+    return frozenset(found)
 
 
 def run_length(kernel: loops.Kernel) -> int:

@@ -96,6 +96,7 @@ class Emitter:
         self.helpers, self.libdevice = {}, False
         self.extents = tiling.extents
         self.range_of = {"@" + n: n for n in self.extents}
+        self.once = analysis.read_once(kernel)
         self.points = frozenset([n for n, e in self.extents.items() if not (type(e) is int and e == 1)])
         self.block = {n: getattr(config, n, 1) for n in self.extents}
         self.dimensions = self._dimensions()
@@ -395,7 +396,7 @@ class Emitter:
         again; in loops over rows, weights stay."""
         if not self.config.evict:
             return ""
-        if self.varies[s.dst] >= self.points:
+        if s.dst in self.once:
             return f', eviction_policy="evict_{"last" if s.dst in self.read_again else "first"}"'
         stays = self.config.looped and self.tiling.kind == "inner" and "r" in self.varies[s.dst]
         return ', eviction_policy="evict_last"' if stays else ""

@@ -85,9 +85,9 @@ def mostly_reads(kernel: Kernel, arch: devices.Architecture) -> bool:
     leave the cache first: 0.91 of a copy's rate for sums of rows, 0.77 where it puts out what others have left there.
     Kernels that write as much are 0.03 slower so."""
     extent = {a.name: size_hint(a.extent) for a in kernel.axes + kernel.raxes}
-    read, written = 0, 0
+    read, written, once = 0, 0, analysis.read_once(kernel)
     for s in kernel.body:
-        if s.accessed:
+        if s.stored or s.loaded and s.dst in once:
             size = kernel.buffer_of[s.accessed].dtype.itemsize * math.prod(extent.get(n, 1) for n in s.symbols)
             read, written = read + size * (not s.effect), written + size * s.effect
     return read > 2 * arch.cache and 4 * written < read
