@@ -12,7 +12,7 @@ import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Optional
 
 import torch
@@ -38,17 +38,11 @@ IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 # The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
 # once, the vector from memory.
 OF_A_PRODUCT = "of_a_product"
-<<<<<<< HEAD
 # The attribute of nodes that are to lie in memory, where fusing would compute them again for each reader.
 STORED = "stored"
-=======
 CHEAP_BEHIND_ROWS = 12    # the same of one that depends on reductions of rows too
->>>>>>> ec4868d (What reads parts of a normalised row shares the kernel that reduces it: a norm with rotary embedding is one kernel)
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32
-# The dimensions along which copies move what they copy.
-MOVES = {"cat": lambda n: (n.attrs["dim"],), "flip": lambda n: n.attrs["dims"],
-         "constant_pad": lambda n: range(len(n.type.shape))}
 _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
@@ -213,7 +207,6 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
     if op == "window":
         in_step = node.attrs["how"] in windows.IN_STEP
         return [(i, align if k and in_step else None) for k, i in enumerate(node.inputs)]
-<<<<<<< HEAD
     if op == "scatter":
         return [(node.inputs[0], None), *((i, align) for i in node.inputs[1:])]
     if op == "put":
@@ -221,14 +214,16 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
         inner = None if align is None else align[first : first + rank]
         return [(node.inputs[0], None), (node.inputs[1], align),
                 *((i, indexing.broadcast_alignment(i.type.shape, inner)) for i in node.inputs[2:])]
-=======
-    if op in MOVES:
-        moved = indexing.loosened(align, MOVES[op](node))
-        return [(i, moved if len(i.type.shape) == len(node.type.shape) else None) for i in node.inputs]
->>>>>>> ec4868d (What reads parts of a normalised row shares the kernel that reduces it: a norm with rotary embedding is one kernel)
     if info(op).kind == "copy":
-        return [(i, None) for i in node.inputs]
+        moved = indexing.loosened(align, _moved(node))
+        return [(i, moved if len(i.type.shape) == len(node.type.shape) else None) for i in node.inputs]
     return [(i, indexing.broadcast_alignment(i.type.shape, align)) for i in node.inputs]
+
+
+def _moved(node: Node) -> Collection[int]:
+    """The dimensions along which a copy moves what it copies."""
+    attrs = node.attrs
+    return (attrs["dim"],) if "dim" in attrs else attrs.get("dims", range(len(node.type.shape)))
 
 
 def inner_dim(root: Root) -> Optional[int]:

@@ -3,8 +3,8 @@ stay in step.
 
 An *index* is a tuple of IntExprs, one per dimension. An *alignment* is its cheap abstraction for the fusion pass: for
 each dimension of a value, the dimension of the loop nest whose variable indexes it directly, or ``FIXED`` for a
-dimension of size 1; the whole is None when some dimension is indexed in any other way. On the way through a tree, such a
-dimension is ``LOOSE``: an operand that is broadcast along it is in step all the same.
+dimension of size 1; the whole is None when some dimension is indexed in any other way. On the way through a tree, such
+a dimension is ``LOOSE``: an operand that is broadcast along it is in step all the same.
 """
 
 from __future__ import annotations
