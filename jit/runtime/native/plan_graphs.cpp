@@ -53,18 +53,27 @@ void end_lease(void* context) {
 
 bool is_lent(const Tensor& t) { return t.has_storage() && t.storage().data_ptr().get_deleter() == &end_lease; }
 
+// A name of PyTorch's, which is a text up to some version and a number in later ones.
+struct Word {
+  int number;
+  const char* text;
+  template <typename T>
+  operator T() const {
+    if constexpr (std::is_enum_v<T>) return static_cast<T>(number);
+    else return T(text);
+  }
+};
+
 // What library calls ask of PyTorch, beside their arguments, when they choose a kernel.
 uint64_t switches() {
   const at::Context& c = at::globalContext();
   uint64_t word = 0;
   auto add = [&](int v, int bits) { word = word << bits | (uint64_t)v; };
-  auto precision = [&](auto ask) {
-    try {
-      return (int)ask();
-    } catch (const c10::Error&) {  // it was set in two ways
-      return 3;
-    }
+  auto numbered = [](const auto& found) {
+    if constexpr (std::is_enum_v<std::decay_t<decltype(found)>>) return (int)found;
+    else return found == "tf32" ? 1 : found == "ieee" ? 2 : found == "bf16" ? 3 : 0;
   };
+  auto precision = [&](Word op) { return numbered(c.float32Precision(Word{1, "cuda"}, op)); };
   add(c.userEnabledCuDNN(), 1);
   add(c.benchmarkCuDNN(), 1);
   add(c.deterministicCuDNN(), 1);
@@ -78,9 +87,8 @@ uint64_t switches() {
   add(c.allowFP16AccumulationCuBLAS(), 1);
   add((int)c.allowFP16ReductionCuBLAS(), 3);
   add((int)c.allowBF16ReductionCuBLAS(), 3);
-  add(precision([&] { return c.allowTF32CuDNN(); }), 2);
-  add(precision([&] { return c.allowTF32CuBLAS(); }), 2);
-  add(precision([&] { return c.float32MatmulPrecision(); }), 2);
+  add(precision({1, "conv"}), 3);
+  add(precision({3, "matmul"}), 3);
   return word;
 }
 

@@ -124,9 +124,12 @@ std::atomic<bool> enabled{false};
 // Whether products of halves are done as PyTorch does them where nothing is said.
 bool as_usual() {
   const at::Context& c = at::globalContext();
-  return !c.deterministicAlgorithms() && !c.allowFP16AccumulationCuBLAS() &&
-         c.allowFP16ReductionCuBLAS() == at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK &&
-         c.allowBF16ReductionCuBLAS() == at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
+  auto free = [](auto option) {
+    if constexpr (std::is_same_v<decltype(option), bool>) return option;
+    else return option == decltype(option)::AllowReducedPrecisionWithSplitK;
+  };
+  return !c.deterministicAlgorithms() && !c.allowFP16AccumulationCuBLAS() && free(c.allowFP16ReductionCuBLAS()) &&
+         free(c.allowBF16ReductionCuBLAS());
 }
 
 }  // namespace
