@@ -263,3 +263,24 @@ def test_kernels_of_nothing_are_tiled(name):
             axes = [dataclasses.replace(a, extent=0) if i == k else a for i, a in enumerate(getattr(kernel, group))]
             empty = dataclasses.replace(kernel, **{group: tuple(axes)})
             assert triton_emit.emit(empty, heuristics.choose(tiling.tile(empty)))
+
+
+def test_kernels_that_are_launched_early_wait_first(monkeypatch):
+    """The wait is the first instruction, and the whole is still a kernel."""
+    from jit.codegen.triton import worker
+
+    for on in (False, True):
+        monkeypatch.setattr(triton_compile, "EARLY", on)
+        for name in list(zoo.CASES)[:3]:
+            kernel = zoo.CASES[name](torch.float32, 4).kernel
+            made = triton_compile.build_sources({kernel.name: triton_emit.emit(kernel)}, 90)[kernel.name]
+            assert made.early is on and made.cubin.startswith(b"\x7fELF")
+    source = triton_emit.emit(kernel)
+    ptx = worker.build(dict(text=source.text, function=source.function, arguments=source.arguments,
+                            divisible=source.divisible, capability=90, warps=source.warps, stages=source.stages,
+                            early=True, keep_ptx=True))["ptx"]
+    body = [line.strip() for line in ptx[ptx.index(".entry"):].partition("{")[2].splitlines()]
+    code = [line for line in body if line and not line.startswith((".", "//", "$"))]
+    assert code[:2] == ["griddepcontrol.launch_dependents;", "griddepcontrol.wait;"]
+    with pytest.raises(RuntimeError, match="not in the form"):
+        worker.early("nothing")
