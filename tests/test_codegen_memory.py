@@ -5,6 +5,7 @@ import pytest
 import torch
 from codegen_graphs import trace
 
+import jit
 from jit.codegen import failing, fusion
 from jit.codegen.buffers import Buffers
 from jit.codegen.direct_writes import write_into_inputs
@@ -150,3 +151,12 @@ def test_plans_that_break_their_rules_are_refused(compute, commit, why):
 
 def test_plans_that_keep_their_rules_are_not():
     Plan(1, 0, ONE, 3, (NEW, Call(8, (0, 1), (), (1,)), aten(2, 1, 0), Free(2)), (1,), (Copy(0, 1),)).check()
+
+
+def test_a_product_that_is_returned_in_another_shape():
+    """The library writes into memory of the shape that it computes, and the caller gets a view of that."""
+    a, b = torch.randn(2, 3, 4), torch.randn(4, 5)
+    for f in (lambda a, b: a @ b, lambda a, b: torch.matmul(a, b).view(3, 2, 5), lambda a, b: (a @ b).flatten()):
+        got, expected = jit.compile(f)(a, b), f(a, b)
+        assert got.shape == expected.shape and got.stride() == expected.stride()
+        torch.testing.assert_close(got, expected)

@@ -11,6 +11,7 @@ from ..runtime.steps import Alloc, Arena, Copy, Temp, View
 from . import indexing, memory
 from .frees import with_frees
 from .indexing import VIEWS, base_of
+from .library_calls import out_form
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
@@ -106,13 +107,14 @@ class PlanWriter:
     # the whole
 
     def show_as_returned(self) -> None:
-        """Give memory of ours the type in which alone it is returned, where that is another shape of all of it."""
+        """Give memory of ours the type in which alone it is returned, where that is another shape of all of it. The
+        library's calls refuse a result of another shape than they compute."""
         returned = [o.node for o in self.p.graph.outputs]
         bases = [base_of(n) for n in returned]
         for n, base in zip(returned, bases):
             s = self.storages.get(base)
             if (n.op == "reshape" and n.inputs[0] is base and s is not None and s.kind == "alloc"
-                and s.type == base.type and bases.count(base) == 1):
+                and s.type == base.type and bases.count(base) == 1 and out_form(base) is None):
                 s.type = n.type
 
     def write(self) -> Plan:
