@@ -206,7 +206,7 @@ class Emitter:
         text += f"\n\n@triton.jit\ndef {function}({arguments}):\n" + "\n".join(self.lines) + "\n"
         types_ = tuple(types.pointer(b.dtype) for b in kernel.buffers) + ("i64",) * len(kernel.sizes)
         aligned = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
-        divisible = [] if self.config.singly or self._ends_inside_vectors() else aligned
+        divisible = [] if self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
 

@@ -33,7 +33,6 @@ class Config:
     evict: what is read once leaves the cache first. through: so does what is written. index_bits: 32 or 64, or 0 to
     decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before
     them (x is 1).
-    singly: neighbouring threads take neighbouring elements, and none takes vectors.
     """
 
     x: int = 1
@@ -50,7 +49,6 @@ class Config:
     through: bool = False
     index_bits: int = 0
     shift: bool = False
-    singly: bool = False
 
 
 def next_power_of_two(n: int) -> int:
