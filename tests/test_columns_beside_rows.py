@@ -85,3 +85,22 @@ def test_it_is_built_for_sm_90(tmp_path, monkeypatch):
     ours, _ = compiled(norm_gradients([0]), [x, x, torch.randn(768, dtype=torch.bfloat16)])
     built = triton_compile.build_sources({k.name: emit.emit(k) for k in ours.loops.values()}, 90)
     assert all(b.cubin[:4] == b"\x7fELF" for b in built.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [768, 4096, 8192])
+def test_loads_in_flight_fit_next_to_a_processor(width, dtype, tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    from jit import config, devices
+    from jit.codegen.triton import compile as triton_compile
+    from jit.codegen.triton import emit
+
+    def gradients(b, x, g, w):
+        return norm_gradients([0])(b, x, g, w)[:2]
+
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path))
+    x = torch.zeros(1024, width, dtype=dtype)
+    ours, _ = compiled(gradients, [x, x, x[0]])
+    assert totals(ours)
+    built = triton_compile.build_sources({k.name: emit.emit(k) for k in ours.loops.values()}, 90)
+    assert all(b.shared <= devices.cuda.H200.local for b in built.values())

@@ -6,11 +6,17 @@ import torch.nn.functional as F
 from codegen_graphs import compile_reference, moved
 from graph_harness import clone_inputs, trace
 
+from jit import devices
 from jit.codegen import reference
 from jit.codegen.indexing import size_hint
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 
 CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def wanted(monkeypatch):
+    monkeypatch.setattr(devices.cuda.Cuda, "repeats_behind_rows", True)
 
 
 def rotary(x, w):

@@ -6,10 +6,16 @@ import torch.nn.functional as F
 from codegen_graphs import compare, compile_reference, moved
 from graph_harness import clone_inputs, trace
 
+from jit import devices
 from jit.codegen import loops, reference
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 
 CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def wanted(monkeypatch):
+    monkeypatch.setattr(devices.cuda.Cuda, "sums_by_rows", True)
 
 
 def divergence(a, b):

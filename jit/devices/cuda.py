@@ -129,20 +129,19 @@ class Cuda(Backend):
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24
     largest_update = 1 << 20
-    one_pass_moments = cuts_several = adds_columns_beside_rows = refines_views = sums_by_rows = True
-    repeats_behind_rows = True
+    one_pass_moments = cuts_several = adds_columns_beside_rows = True
     longest_sorted = 256  # of 1,000 floats the library sorts rows faster
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:
         if inner:
-            return rows < 128 and row >= 32768
+            return rows < 128 and row >= 16384
         return rows / 32 < 2 * self.architecture().processors and row >= 256 and rows * row >= 65536
 
     def chunks(self, rows: int, total: int, inner: bool) -> int:
         programs = self.architecture().processors
         if inner:
-            return min(max(total // 8192, 2), max(8 * programs // rows, 2))
-        return min(max(2 * programs * min(rows, 512) // rows, 2), max(total // 32, 2))
+            return min(max(total // 8192, 2), 2 * programs)
+        return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
 
     def walkers(self) -> int:
         return 2 * self.architecture().processors

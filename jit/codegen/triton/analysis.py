@@ -120,19 +120,6 @@ def read_once(kernel: loops.Kernel) -> frozenset:
     return frozenset(found)
 
 
-def run_length(kernel: loops.Kernel) -> int:
-    """How many elements lie one after the other along ``@r`` in what a row reads, where that is not all of it; else
-    0."""
-    found = []
-    for s in kernel.body:
-        if s.loaded and "@x" in s.symbols and "@r" in s.symbols:
-            if dims.coefficient(s.index, "@r") is not None:
-                return 0
-            found += [atom.b for mono, c in s.index.terms.items() for atom in mono if c == 1 and atom.kind == "%"
-                      and type(atom.b) is int and "@r" in atom.free and len(mono) == 1]
-    return min(found, default=0)
-
-
 def has_scan(kernel: loops.Kernel) -> bool:
     return any(s.scans for s in kernel.body)
 

@@ -66,7 +66,20 @@ def _clamp(n: int, low: int, high: int) -> int:
 def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> Config:
     """The configuration that is used without timing anything, for the current device where none is named."""
     arch = architecture or devices.of_type(tiling.kernel.device).architecture()
-    return (_sorted_rows if analysis.sorts(tiling.kernel) else _CHOOSERS[tiling.kind])(tiling, arch)
+    config = (_sorted_rows if analysis.sorts(tiling.kernel) else _CHOOSERS[tiling.kind])(tiling, arch)
+    return _within_local(tiling, config, arch)
+
+
+def _within_local(tiling: Tiling, config: Config, arch: devices.Architecture) -> Config:
+    """The configuration with no more loads in flight than there is memory for next to a processor."""
+    if config.stages < 2 or not arch.local:
+        return config
+    each = 0
+    for s in tiling.kernel.body:
+        if s.loaded and not s.symbols.isdisjoint(("@x", "@r")):
+            points = math.prod(getattr(config, n[1:], 1) for n in s.symbols if n.startswith("@"))
+            each += points * tiling.kernel.buffer_of[s.loaded].dtype.itemsize
+    return replace(config, stages=_clamp(arch.local * 7 // 8 // max(each, 1), 1, config.stages))
 
 
 def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
@@ -127,7 +140,7 @@ def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
 def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Pieces of rows: as ``flat``, without a division per element."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
-    if nx >= LONG_ROW and ny >= 4096:  # two rows at a time share what is read of a row
+    if nx >= LONG_ROW and ny >= 4096 and _smallest_access(tiling.kernel) <= 2:  # two rows share what is read once
         return Config(x=1024, y=2, warps=2)
     if nx >= LONG_ROW:  # what is computed once per row takes a while to arrive
         return Config(x=4096, warps=8)
@@ -150,15 +163,11 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     if type(tiling.extent("r")) is not int:
         return _long_rows(kernel, min(block, 4096), n_rows, evict, arch)
     schedule, scan = analysis.Schedule(kernel, online=True), analysis.has_scan(kernel)
-    run = analysis.run_length(kernel) * itemsize
-    if 0 < run < 128 and width >= 1024 and not scan:  # several rows share what is read at once
-        x = min(next_power_of_two(128 // run), next_power_of_two(n_rows))
-        return Config(x=x, r=4096 // x, looped=True, warps=8, stages=1, evict=True)
     single = schedule.count == 1 and not scan
     if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)) or (
             block * held > arch.registers // 4):
         return _long_rows(kernel, block, n_rows, evict, arch)
-    if (width > 2048 and analysis.writes_elements(kernel) and not scan and analysis.pieces_allowed(kernel)
+    if (width > 2048 and itemsize <= 2 and analysis.writes_elements(kernel) and analysis.pieces_allowed(kernel)
         and (block <= 8192 or not schedule.pairs)):
         return _in_passes(block, schedule)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
@@ -166,7 +175,7 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
         x *= 2
     while x > 1 and n_rows // x < arch.processors:
         x //= 2
-    per_thread = 32 if block * x >= 4096 or evict and held else 16 if itemsize <= 2 else 8
+    per_thread = 32 if itemsize <= 2 and evict and block <= 1024 else 16 if itemsize <= 2 else 8
     warps = _clamp(_power_of_two_below(min(width, block) * x // (arch.lanes * per_thread)), 1, 16)
     recompute = held == 2 and block >= 16384 and not scan
     return Config(x=x, r=block, warps=warps, recompute=recompute, evict=evict)
@@ -176,7 +185,7 @@ def _in_passes(block: int, schedule: analysis.Schedule) -> Config:
     """A row that is read again for each pass, in few blocks."""
     if block <= 8192:
         return Config(r=block, looped=True, parts=4, warps=block // 1024, evict=True)
-    return Config(r=8192, looped=True, parts=2, warps=16, evict=True)
+    return Config(r=8192, looped=True, warps=16, evict=True)
 
 
 def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architecture) -> int:
@@ -216,7 +225,8 @@ def _long_rows(kernel: Kernel, block: int, n_rows: int, evict: bool, arch: devic
 def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Reduction across the contiguous axis: a loop over blocks of rows, with an accumulator per column and thread.
 
-    Pieces of several rows keep loads in flight, where values alone are combined and little is written.
+    512 columns per program as long as there are enough programs. Where elements are written as well, or there are
+    several accumulators, few rows at a time with more loads ahead.
     """
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
@@ -225,20 +235,17 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     x = min(512, next_power_of_two(nx))
     while x > 32 and nz * -(-nx // x) < 3 * arch.processors // 2:
         x //= 2
-    if block <= 256 and nr >= 8 and nz * nx <= 4096 * 8 and not writes:  # the second stage of a split sum: few columns
-        return Config(x=min(x, 32), r=block, warps=_clamp(min(x, 32) * block // 1024, 1, 8))
     static = type(tiling.extent("r")) is int
     if static and analysis.held_bytes(kernel):  # the column is read again, by the threads that have read it
-        if block <= 64 and nx >= 64:
-            return Config(x=min(x, 64), r=8, looped=True, warps=1, stages=4, evict=True)
+        if block <= 32 and nx >= 64:
+            return Config(x=64, r=8, looped=True, warps=1, stages=4, evict=True)
+        if block == 64 and nx >= 32:
+            return Config(x=32, r=64, looped=True, warps=1, stages=3)
         narrow = min(x, max(NARROWEST, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
-    if evict and not writes and analysis.pieces_allowed(kernel) and analysis.Schedule(kernel, online=True).count == 1:
-        warps = 4 if nr >= 256 else 2
-        together = max(1, arch.lanes * warps * 16 // item // x)  # rows that the threads read with one access each
-        parts = _clamp(min(8 // sums, block // together), 1, 8)
-        return Config(x=x, r=min(together * parts, block), looped=True, parts=parts, warps=warps, evict=True)
+    if evict and x == 512 and item == 2 and sums == 1 and not writes:
+        return Config(x=x, r=min(8, block), looped=True, warps=2, evict=True)
     r = _clamp(16384 // item // x, 2, 128)
     if writes and sums:
         return Config(x=min(x, 128), r=min(32, block), looped=True, warps=4, stages=4)
