@@ -289,8 +289,8 @@ def test_threads():
 
 def test_failures_change_nothing():
     """At each point where a call may fail, while recording and while served: eager's state, and it goes on."""
-    for calls in (2, 3, 4):
-        for point in range(0, 40, 3):
+    for calls in (2, 3):  # one that records, one that is served
+        for point in (0, 1, 3, 6, 10, 15, 22, 30):
             jit.reset()
             f = compiled(cache_step)
             a, b = torch.zeros(6, 4), torch.zeros(6, 4)
