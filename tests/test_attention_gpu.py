@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.attention.flex_attention as module
-from test_attention_kernels import PROGRAMS, added, biased, grouped, masked
+from test_attention_kernels import PROGRAMS, added, biased, by_library, grouped, masked
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import jit
@@ -28,6 +28,7 @@ SCORES = {"none": None, "alibi": lambda s, b, h, q, k: s + SLOPES[h] * (k - q),
 def settings(monkeypatch):
     monkeypatch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_spelled_attention", True)
+    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_biased_attention", True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -96,6 +97,7 @@ def test_masks_that_are_given():
     check(grouped, grouped, operands(160, 160, 64, kv=2), torch.bfloat16)
     q, k, v = operands(200, 140, 64)
     check(biased, biased, (q, k, v, torch.randn(1, 1, 200, 140, device="cuda").bfloat16()), torch.bfloat16)
+    check(by_library, by_library, (q, k, v, torch.randn(1, 1, 200, 140, device="cuda").bfloat16()), torch.bfloat16)
     far = torch.where(torch.rand(200, 140, device="cuda") < 0.5, 0.0, torch.finfo(torch.float32).min)
     far[5] = torch.finfo(torch.float32).min
     check(added, added, (q, k, v, far), torch.bfloat16)

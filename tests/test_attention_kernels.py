@@ -85,6 +85,10 @@ def added(q, k, v, mask):
     return torch.softmax((q @ k.transpose(-1, -2)).float() + mask.float(), -1).to(q.dtype) @ v
 
 
+def by_library(q, k, v, mask):
+    return F.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+
+
 def masked(q, k, v, mask):
     return torch.softmax((q @ k.transpose(-1, -2)).masked_fill(mask, -math.inf), -1) @ v
 
@@ -118,7 +122,7 @@ def check(fn, args, wrt=(0, 1, 2), tolerance=1.5e-3):
     assert out.stride() == fn(*args).stride()
     if not wrt:
         return
-    tangent = torch.randn(reference.shape).half()
+    tangent = torch.empty_like(fn(*args)).copy_(torch.randn(reference.shape))
     expected = torch.autograd.grad(reference, [exact[i] for i in wrt], tangent.double())
     (out, *found), kinds = simulator.gradients(fn, args, (tangent,), wrt)
     assert kinds.count("queries") == kinds.count("keys") == 1
@@ -129,12 +133,14 @@ def check(fn, args, wrt=(0, 1, 2), tolerance=1.5e-3):
 @pytest.fixture(autouse=True)
 def spelled(monkeypatch):
     monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_spelled_attention", True)
+    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_biased_attention", True)
 
 
 def interpret():
     """In a process of its own, since Triton is told to interpret when it is imported."""
     torch.manual_seed(0)
-    type(devices.of_type("cuda")).fuses_spelled_attention = True
+    cuda = type(devices.of_type("cuda"))
+    cuda.fuses_spelled_attention = cuda.fuses_biased_attention = True
     for fn in PROGRAMS:
         for m, n, d, dv in SIZES:
             check(fn, operands(m, n, d, dv))
@@ -150,6 +156,11 @@ def interpret():
     mask[5] = torch.finfo(torch.float32).min
     check(added, (q, k, v, mask))
     check(masked, (q, k, v, torch.rand(130, 140) < 0.3))
+    check(by_library, (q, k, v, torch.randn(1, 1, 130, 140).half()), (0, 1, 2, 3))
+    hidden = torch.rand(130, 140) < 0.5
+    hidden[7] = False
+    check(by_library, (q, k, v, hidden))
+    check(by_library, (*operands(49, 49, layout=True), torch.randn(1, H, 49, 49).half()))
     special(q, k, v)
     print("done")
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from jit.errors import Unsupported
+from jit.graph import layout
 from jit.graph.autodiff.rules import aten_vjp
-from jit.graph.ir import Graph, Node, TensorType
+from jit.graph.ir import Graph, Node
 from jit.graph.ops.externs import matmul
 from jit.graph.passes import optimize
 from jit.graph.passes.gradients import without_gradients
@@ -36,7 +37,7 @@ def attention(b: GradBuilder, out: Node, g: tuple, q: Node, k: Node, v: Node, le
     if sums is not None:
         delta = b.sub(delta, b.cast(sums, torch.float32))
     trees = [None if t is None else _differentiated(t, 0) for t in (tree, full)]
-    types = tuple(TensorType.contiguous(n.shape, n.dtype, n.device) for n in (q, k, v))
+    types = tuple(layout.empty_like(n.type) for n in (q, k, v))
     args = (q, k, v, given, lse, rest, delta, leaves, blocks, side, *trees, safe)
     made = b.aten_results(b.aten("jit::attention_backward", "", args, types))
     return (*made, tuple([_leaf(b, tree, n, i, q, k, v, given, lse, rest, delta, leaves) if n in b.carries else None

@@ -26,7 +26,7 @@ from jit.devices import backend
 from jit.graph import dims
 from jit.graph.build import HALF, Builder
 from jit.graph.dims import product
-from jit.graph.ir import CHECKED, Graph, Node, Part, TensorType, Transform, ancestors, same_ints
+from jit.graph.ir import CHECKED, Graph, Node, Output, Part, TensorType, Transform, ancestors, filled, same_ints
 from jit.graph.passes.dce import eliminate_dead_nodes, unmarked
 from jit.graph.passes.rewrite import changed
 from jit.graph.prim_info import info
@@ -58,15 +58,31 @@ def fuse_attention(graph: Graph) -> Graph:
     """The graph with one operation in the place of each attention that is spelled out, where the device has a kernel
     for it."""
     calls = [n for n in graph.nodes if _is_product(n) and backend(n.device).fuses_attention]
-    if not calls:
+    biased = [n for n in graph.nodes if _is_biased(n)]
+    if not calls and not biased:
         return graph
     users, returned = graph.users(), {o.node for o in graph.outputs}
     found = [a for n in calls if (a := _match(graph, n, users, returned)) is not None]
-    return eliminate_dead_nodes(_Fused(graph, found).run()) if found else graph
+    return eliminate_dead_nodes(_Fused(graph, found, biased).run()) if found or biased else graph
 
 
 def _is_product(n: Node) -> bool:
     return (n.op == "aten_call" and n.attrs["target"] == "aten::bmm" and n.attrs["overload"] == "" and not n.several)
+
+
+def _is_biased(n: Node) -> bool:
+    """Whether it is the library's attention with a bias that its fast kernels do not take."""
+    if (n.op != "aten_call" or n.attrs["target"] != "aten::scaled_dot_product_attention" or n.impure
+        or not backend(n.device).fuses_biased_attention):
+        return False
+    q, k, v, mask, dropout, causal, _, grouped = filled(n.attrs["args"], n.inputs)
+    if mask is None or dropout or causal or grouped or q.dtype not in HALF or not mask.dtype.is_floating_point:
+        return False
+    types = [t.type for t in (q, k, v, mask)]
+    widths = (q.shape[-1], v.shape[-1])
+    return (all(type(s) is int for t in types for s in t.shape) and all(t.device == n.device for t in types)
+            and len({t.shape[:-2] for t in types[:3]}) == 1 and len({t.dtype for t in types[:3]}) == 1
+            and all(8 <= w <= WIDEST for w in widths) and not n.type.is_empty and q.type.rank > 2)
 
 
 # what is looked for
@@ -291,8 +307,9 @@ def _far(a: Attention) -> bool:
 
 
 class _Fused(Transform):
-    def __init__(self, graph: Graph, found: list[Attention]) -> None:
+    def __init__(self, graph: Graph, found: list[Attention], biased: list[Node]) -> None:
         super().__init__(graph, builder=Builder(graph.env))
+        self.biased = set(biased)
         self.at = {a.out: a for a in found}
         self.sums = {n: a for a in found for n in a.sums}
         self.lse: dict[Attention, Node] = {}
@@ -301,6 +318,8 @@ class _Fused(Transform):
 
     def visit(self, n: Node) -> Node:
         b: Builder = self.b  # type: ignore[assignment]
+        if n in self.biased:
+            return _of_library(b, n, *filled(n.attrs["args"], self.operands(n)))
         if n in self.sums:
             return b.reshape(self.lse[self.sums[n]], n.shape)
         a = self.at.get(n)
@@ -316,6 +335,20 @@ class _Fused(Transform):
         args = (q, k, v, tuple([self.new[m] for m in a.leaves]), blocks, BLOCK, tree, full, a.safe, a.far)
         made, self.lse[a], *_ = b.aten("jit::attention", "", args, (out, sums, sums, sums))
         return b.reshape(made, n.shape)
+
+
+def _of_library(b: Builder, n: Node, q: Node, k: Node, v: Node, mask: Node, dropout: float, causal: bool,
+                scale: float | None, grouped: bool) -> Node:
+    """``scaled_dot_product_attention`` with a bias that is added to the scores."""
+    t = Builder(b.env)
+    shape = (*q.shape[:-1], k.shape[-2])
+    s = t.node("input", (), {"index": 0}, TensorType.contiguous(shape, torch.float32, n.device))
+    bias = t.node("input", (), {"index": 1}, mask.type)
+    x = t.add(t.mul(s, 1 / math.sqrt(q.shape[-1]) if scale is None else scale), t.cast(bias, torch.float32))
+    tree = Graph([s, bias], t.nodes, [Output(x)], b.env)
+    sums = TensorType.contiguous(q.shape[:-1], torch.float32, q.device)
+    args = (q, k, v, (mask,), None, BLOCK, tree, None, True, True)
+    return b.aten("jit::attention", "", args, (n.type, sums, sums, sums))[0]
 
 
 def _aligned(b: Builder, operands: list[tuple[Node, bool]]) -> list[Node] | None:
