@@ -124,8 +124,9 @@ class Backend:
     plain_flash_attention = False  # fused attention is one operator, which takes all that has no dropout
     asks_for_attention = False  # which of several fused kernels attention takes is asked of PyTorch
     fuses_attention = False  # there are kernels for attention whose scores are any function of a product
-    fuses_biased_attention = False  # and that of the library's attention with a mask or bias
-    fuses_spelled_attention = False  # and they take the place of products and a softmax that the program writes
+    # They also take the place of the library's attention with a mask, and of attention with biases read along the keys;
+    # of products and a softmax that the program writes. Tried in Triton's interpreter alone so far.
+    fuses_biased_attention = fuses_spelled_attention = False
     transposed_attention = True  # fused attention of float32 gives (N, L, H, E) in memory
     dense_masks = False  # fused attention wants masks whose last dimension is dense
     onednn = False  # recurrent layers have oneDNN's operators
