@@ -13,6 +13,7 @@ from graph_harness import clone_inputs, trace
 from thin_programs import PROGRAMS
 
 import jit
+from jit import devices
 from jit.codegen import Options, compile_graph, loops, reference
 from jit.codegen.planner import Planner
 from jit.codegen.triton import emit, tiling, worker
@@ -21,14 +22,15 @@ from jit.graph import dims
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SEVERAL = ["int8", "int8_factor_behind", "int4_stacked", "int4_in_halves", "int4_signed", "two_bits", "gated"]
 ONE_KERNEL = sorted(set(PROGRAMS) - {"of_a_norm"})
 HALVES = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
-def made(name, k=128, n=24, dtype=torch.float32, seed=3):
+def made(name, k=128, n=24, dtype=torch.float32, seed=3, rows=1):
     torch.manual_seed(seed)
-    fn, tensors = PROGRAMS[name](k, n, dtype)
-    return fn, list(tensors)
+    fn, (x, *others) = PROGRAMS[name](k, n, dtype)
+    return fn, [torch.cat([x * (i + 1) for i in range(rows)]), *others]
 
 
 def doubled(tensors):
@@ -103,7 +105,7 @@ def test_by_default(name):
 
 
 def test_other_products_stay_with_the_library():
-    """Of two rows, with a factor, of doubles, and of a matrix that is there."""
+    """Of two rows with as many bytes, with a factor, of doubles, and of a matrix that is there."""
     w, x = torch.randn(8, 16), torch.randn(1, 16)
     for fn, args in ((lambda x, w: x @ (w * 2).t(), (torch.randn(2, 16), w)),
                      (lambda x, w: torch.addmm(x[:, :8], x, (w * 2).t(), alpha=0.5), (x, w)),
@@ -135,6 +137,16 @@ def test_values_that_no_number_is():
         assert torch.equal(jit.compile(fn)(*given).isinf(), fn(*given).isinf())
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_few_vectors(name):
+    for rows, k, n in ((2, 128, 24), (5, 96, 6), (16, 64, 40)):
+        graph, fn, tensors = scheduled(name, rows=rows, k=k, n=n)
+        compiled = compile_graph(graph)
+        assert not calls(compiled.plan) and len(compiled.launches) == 1
+        near(compiled.call(*tensors)[0], fn, tensors)
+    assert calls(compile_graph(scheduled(name, rows=17)[0]).plan)
+
+
 # -- Triton ----------------------------------------------------------------------------------------------------------
 
 DEVICE = torch.device("cuda", 0)
@@ -158,6 +170,18 @@ def test_for_a_gpu(name):
         assert kind in [tiling.tile(k).kind for k in kernels] and compile_triton(kernels)
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_few_vectors_for_a_gpu(monkeypatch, name):
+    monkeypatch.setattr(devices.cuda.Cuda, "most_vectors", 16)
+    for rows in (2, 5, 16):
+        kernels, *_ = gpu_kernels(name, dtype=torch.bfloat16, k=1024, n=256, rows=rows)
+        assert [tiling.tile(k).kind for k in kernels] == ["thin"] and compile_triton(kernels)
+    graph, *_ = scheduled(name, DEVICE, rows=17)
+    planner = Planner(graph, Options())
+    planner.schedule()
+    assert [s for s in planner.steps if type(s).__name__ == "CallLibrary"]
+
+
 def interpret():
     """In a process with Triton's interpreter: prints "ok name.dtype" for each whose values are right."""
 
@@ -166,10 +190,11 @@ def interpret():
         function, _ = worker.load_function(source.text, source.function)
         function[(dims.evaluate(source.grid, sizes),)](*[buffers[b.name] for b in kernel.buffers])
 
+    devices.cuda.Cuda.most_vectors = 16
     for name in PROGRAMS:
         for word, dtype in TYPES.items():
-            for k, n in INTERPRETED:
-                graph, fn, tensors = scheduled(name, DEVICE, k=k, n=n, dtype=dtype)
+            for k, n, rows in [(*s, 1) for s in INTERPRETED] + [(96, 6, 3), (128, 24, 16)] * (name in SEVERAL):
+                graph, fn, tensors = scheduled(name, DEVICE, k=k, n=n, dtype=dtype, rows=rows)
                 plan = compile_graph(graph, Options(target="reference"))
                 near(reference.run_plan(plan, *tensors, run_kernel=run)[0], fn, tensors)
             print(f"ok {name}.{word}")

@@ -139,8 +139,8 @@ class _Trees:
             return True
         if self.count[n] > MAX_TREE or len(self.leaves[n]) > 12:
             return False
-        if sum(users.values()) <= size and all(OF_A_PRODUCT in u.attrs for u in users):
-            return True  # each reads other elements of it
+        if users and all(OF_A_PRODUCT in u.attrs for u in users):
+            return True  # each reads other elements of it, or all vectors are multiplied by one
         cost = self.cost[n]
         if n.op == "cat" and (len(n.inputs) > MAX_CAT_INLINE or cost > 16 or len(users) != 1):
             return False

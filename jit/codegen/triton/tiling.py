@@ -261,7 +261,7 @@ def thin(kernel: Kernel) -> Tiling | None:
     count = dims.product(a.extent for a in vectors)
     if type(count) is not int or count > MOST_VECTORS or not rows:
         return None
-    # Each has a factor that varies along fewer rows than the matrix, and is read again for the others.
+    # Each has a factor that does not vary along all rows of the matrix, and is read again for them.
     if not all(any(_vector(kernel, o, matrix) for o in kernel.definition[t].operands) for t in terms):
         return None
     row = kernel.raxes[-1]
@@ -274,7 +274,7 @@ def thin(kernel: Kernel) -> Tiling | None:
 def _vector(kernel: Kernel, name: str, matrix: Load) -> bool:
     s = kernel.definition[name]
     s = kernel.definition[s.operands[0]] if s.prim == "cast" else s
-    return bool(s.loaded) and kernel.varies[s.dst] - kernel.reduced < kernel.varies[matrix.dst] - kernel.reduced
+    return bool(s.loaded) and not kernel.varies[matrix.dst] - kernel.reduced <= kernel.varies[s.dst]
 
 
 def _bytes(kernel: Kernel, s: Statement) -> int:

@@ -1,4 +1,4 @@
-"""Products of a matrix and a vector as sums of products, which kernels compute with all that stands around them.
+"""Products of a matrix and a vector, or a few, as sums of products, which kernels compute with all that stands around them.
 
 The library reads a weight as it is stored in its operand's dtype, so one that is kept in eight or four bits is written
 to memory in sixteen before it is multiplied: six times the bytes. A product with a vector does nothing but read its
@@ -68,7 +68,8 @@ def _operands(b: Builder, n: Node) -> tuple[Node, Node, Node | None] | None:
 
 def _rewrite(b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
-    if not any(_is(size, 1) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:])):
+    most = backend(n.type.device).most_vectors
+    if not any(_few(size, most) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:])):
         return None
     found = _operands(b, n)
     if found is None or any(t.type.dtype is not n.type.dtype for t in found[:2]):
@@ -77,11 +78,14 @@ def _rewrite(b: Builder, n: Node) -> Node | None:
     rows, columns, depth = dims.product(x.type.shape[:-1]), w.type.shape[1], x.type.shape[-1]
     if type(depth) is not int or depth < 2:
         return None
-    ways = [(b.transpose(w, 0, 1), x)] * _is(rows, 1) + [(x, w)] * _is(columns, 1)
-    matrix, vector = next((way for way in ways if _pays(way[0], n)), (None, None))
-    if matrix is None:
+    total = None
+    if _few(rows, most) and _pays(w, rows, n):
+        total = _summed(b, b.transpose(w, 0, 1), b.reshape(x, (rows, depth)))
+    elif _is(columns, 1) and _pays(x, columns, n):
+        flat = b.try_view(x, (rows, depth))
+        total = None if flat is None else _summed(b, flat, b.transpose(w, 0, 1))
+    if total is None:
         return None
-    total = _summed(b, matrix, b.reshape(vector, (depth,)), matrix.type.shape[:-1])
     total = b.reshape(total, n.type.shape)
     if added is not None:
         total = b.emit("add", (total, added), {}, n.type.dtype)
@@ -92,20 +96,49 @@ def _is(size: IntExpr, value: int) -> bool:
     return type(size) is int and size == value
 
 
-def _pays(matrix: Node, n: Node) -> bool:
+def _few(size: IntExpr, most: int) -> bool:
+    return type(size) is int and 1 <= size <= most
+
+
+def _pays(matrix: Node, vectors: int, n: Node) -> bool:
     """Whether a kernel is faster than the library: where it reads fewer bytes, or reads the same as fast."""
-    return backend(n.type.device).sums_products == "all" or info(base_of(matrix).op).kind in ("pointwise", "copy")
+    made = info(base_of(matrix).op).kind in ("pointwise", "copy")
+    if vectors == 1:
+        return made or backend(n.type.device).sums_products == "all"
+    t = matrix.type
+    return made and 4 * sum(map(_bytes, _leaves(base_of(matrix)))) <= 3 * t.dtype.itemsize * dims.hint(t.numel)
 
 
-def _summed(b: Builder, matrix: Node, vector: Node, outer: tuple[IntExpr, ...]) -> Node:
-    """``sum(matrix * vector)`` along the last dimension."""
-    factors, joined = _factors(matrix, vector.type.shape[0])
-    first, terms = len(outer), []
-    matrix, vector = b.reshape(matrix, (*outer, *factors)), b.reshape(vector, tuple(factors))
+def _leaves(node: Node) -> set[Node]:
+    """The values in memory of which a matrix is made."""
+    found, seen, stack = set(), set(), [node]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            if info(n.op).kind in ("pointwise", "copy", "view"):
+                stack += n.inputs
+            else:
+                found.add(n)
+    return found
+
+
+def _bytes(node: Node) -> int:
+    return 0 if node.several else node.type.dtype.itemsize * dims.hint(node.type.numel)
+
+
+def _summed(b: Builder, matrix: Node, vectors: Node) -> Node:
+    """``vectors @ matrix.T``, without a dimension for the vectors where there is one."""
+    (rows, depth), count = matrix.type.shape, vectors.type.shape[0]
+    factors, joined = _factors(matrix, depth)
+    own, first = ((), 1) if _is(count, 1) else ((count,), 2)
+    matrix = b.reshape(matrix, (*(1,) * len(own), rows, *factors))
+    vectors = b.reshape(vectors, (*own, 1, *factors))
+    terms = []
     for at in itertools.product(*(range(factors[d]) for d in joined)):
-        m, v = matrix, vector
+        m, v = matrix, vectors
         for d, i in reversed(list(zip(joined, at))):
-            m, v = b.select(m, first + d, i), b.select(v, d, i)
+            m, v = b.select(m, first + d, i), b.select(v, first + d, i)
         terms.append(b.marked(b.emit("mul", (m, v), {}, m.type.dtype), "", **{OF_A_PRODUCT: True}))
     while len(terms) > 1:
         added = b.emit("add", (terms.pop(0), terms.pop(0)), {}, matrix.type.dtype)
