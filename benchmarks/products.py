@@ -128,8 +128,8 @@ def linear_cross_entropy(device, dtype, m, k, n):
 def main():
     parser = harness.parser(__doc__, seconds=0.3)
     parser.add_argument("--only", default="", help="rows whose names contain one of these, separated by commas")
-    parser.add_argument("--smaller", type=int, default=0, help="divide rows above 16 and columns by this (default: 1, on "
-                        "a CPU 8)")
+    parser.add_argument("--smaller", type=int, default=0,
+                        help="divide rows above 16 and columns by this (default: 1, on a CPU 8)")
     args = parser.parse_args()
     names, saved, lines = harness.start(args), [], []
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32

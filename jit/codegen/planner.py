@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import torch
 
 from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
-from . import attention, epilogues, failing, fusion, lower, timing
+from . import attention, epilogues, failing, fusion, lower, sure, timing
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
 from .direct_writes import write_into_inputs
@@ -133,6 +134,8 @@ class Planner:
         choose = self.options.choose
         if choose is None and config.templates and self.options.target == "native":
             choose = functools.partial(timing.choose, plan=self._alone)
+        elif choose is None and self.options.target == "native" and sure.asked(self.graph):
+            choose = sure.choose
         if choose is not None:
             importlib.import_module("jit.codegen.templates")
             epilogues.take_over(self.graph, schedule, choose)
@@ -173,12 +176,27 @@ class Planner:
                 b.partial.append(s)
             arguments = tuple(partials.get(a, a) for a in lowered.arguments)
             kernel = lowered.kernel if group.lay_out is None else group.lay_out(lowered.kernel)
+            kernel, arguments = self._settled(kernel, arguments, group.device, t)
             self._run(kernel, arguments, group.device, t in b.commits)
 
     def _run(self, kernel: Kernel, arguments: tuple, device: torch.device, commits: bool) -> None:
         self.steps.append(RunKernel(len(self.launches), arguments, device, commits))
         self.launches.append(kernel)
         self.launch_keys.append(self._launch_key(kernel, arguments))
+
+    def _settled(self, kernel: Kernel, arguments: tuple, device: torch.device, t: int) -> tuple[Kernel, tuple]:
+        """A kernel whose layout suits the addresses of its buffers, and the storages with its scratch memory."""
+        if kernel.layout is None or self.options.target == "reference":
+            return kernel, arguments
+        everything = all(a == lower.ERROR or self._aligned(a) for a in arguments)
+        kernel = replace(kernel, layout=kernel.layout.aligned(kernel, everything))
+        size = kernel.layout.scratch(kernel)
+        if not size:
+            return kernel, arguments
+        memory = self.buffers.add("temp", TensorType.contiguous((size,), torch.uint8, device), t, t)
+        memory.nbytes = size
+        self.buffers.partial.append(memory)
+        return kernel, (*arguments, memory)
 
     def _launch_key(self, kernel: Kernel, arguments: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """What is compiled once: the structure and which pointers are not aligned, where kernels rely on that."""

@@ -70,6 +70,10 @@ class Template:
         """About how many seconds a kernel takes: only candidates of the least cost are timed."""
         return 0.0
 
+    def sure(self, problem: Any, architecture: devices.Architecture) -> Any:
+        """The configuration that is faster than the library's call and a kernel behind it without doubt, if any."""
+        return None
+
     def lay_out(self, kernel: Kernel, configuration: Any) -> Kernel:
         """The kernel with a ``Layout``; as it is, to leave that to the emitter."""
         return kernel
@@ -81,6 +85,14 @@ class Layout:
     def emit(self, kernel: Kernel, aligned: Collection[str] | None, interpret: bool) -> Any:
         """The source of the kernel, as the emitter of the template's devices gives it."""
         raise NotImplementedError
+
+    def scratch(self, kernel: Kernel) -> int:
+        """Bytes of memory that a launch needs beside its buffers; it is the last pointer of those that it is given."""
+        return 0
+
+    def aligned(self, kernel: Kernel, everything: bool) -> Layout:
+        """The layout to use where the addresses of all buffers are aligned, or may not be."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Cuda(Backend):
         return 2 * self.architecture().processors
 
     sums_products, most_vectors = "all", 1
-    sure_templates = True
+    sure_templates = False
     products_flat = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ... import devices
 from ...graph import dims
 from ..indexing import size_hint
 from ..template import Layout, template
@@ -35,21 +36,33 @@ LONGEST = 1024
 SMALLEST = 16  # side of a block that matrix units take
 GROUP = 8  # rows of blocks that are done column by column, so that what they read stays in the cache
 EFFICIENCY = 0.7  # of the fastest rate, reached with blocks of 128 by 128
+STAY = False  # whether programs may stay
+COPY_ENGINE = 90  # the capability from which there is one
+# (rows, columns, warps, stages, programs that stay on a processor) with the share of the fastest rate that the sums
+# reach, as measured on an H200.
+RESIDENT = {(128, 256, 8, 4, 1): 0.72, (128, 256, 8, 3, 1): 0.70, (128, 128, 8, 4, 1): 0.64, (256, 128, 8, 3, 1): 0.68,
+            (128, 128, 4, 3, 2): 0.62, (64, 256, 4, 4, 1): 0.5, (64, 128, 4, 4, 2): 0.5}
+DESCRIPTOR = 128  # bytes
+SURE = 0.08  # of a product's time: what a pass over the result has to take for the product to be fused untimed
 
 
 @dataclass(frozen=True)
 class Blocks:
     """A configuration: ``rows`` by ``columns`` of the result for a program of ``warps`` warps, the sum by ``depth``
-    elements, of which ``stages`` blocks are on their way or in use."""
+    elements, of which ``stages`` blocks are on their way or in use. ``resident``: so many programs stay on each
+    processor, take one block after the other, and have the operands brought by the copy engine; 0: there is a program
+    for each block, whose threads load the operands."""
 
     rows: int
     columns: int
     depth: int
     warps: int
     stages: int
+    resident: int = 0
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth}, {self.warps} warps, {self.stages} stages"
+        stay = f", {self.resident} stay" if self.resident else ""
+        return f"{self.rows}x{self.columns}x{self.depth}, {self.warps} warps, {self.stages} stages{stay}"
 
 
 @template
@@ -63,16 +76,18 @@ class TritonProduct(Product):
         depth = parts(node)[0].type.shape[-1]
         return node.type.dtype is not torch.float32 or type(depth) is int and depth <= LONGEST
 
-    def problem(self, kernel: Kernel) -> tuple[int, int, int, int] | None:
-        """(rows, columns, length of the sums, bytes of an element of the operands) at the present sizes."""
+    def problem(self, kernel: Kernel) -> tuple[int, int, int, int, bool] | None:
+        """(rows, columns, length of the sums, bytes of an element of the operands) at the present sizes, and whether
+        the copy engine can bring the operands."""
         found = tiled(kernel)
         if found is None:
             return None
         left = sum_of_products(found.kernel)[1]
-        return (*(size_hint(found.extent(n)) for n in "yxr"), found.kernel.dtypes[left.dst].itemsize)
+        return (*(size_hint(found.extent(n)) for n in "yxr"), found.kernel.dtypes[left.dst].itemsize,
+                matrices(found) is not None)
 
     def configurations(self, problem: tuple, architecture: Architecture) -> list[Blocks]:
-        rows, columns, depth, itemsize = problem
+        rows, columns, depth, itemsize, copied = problem
         sides = [[b for b in (16, 32, 64, 128, 256) if b <= max(next_power_of_two(n), SMALLEST)]
                  for n in (rows, columns)]
         found = []
@@ -85,12 +100,17 @@ class TritonProduct(Product):
                 if stages >= 1 and (k * itemsize == 128 or held <= architecture.registers // 16):
                     warps = [4] * (held <= architecture.registers // 4) + [8] * (held >= architecture.registers // 4)
                     found += [Blocks(m, n, k, w, stages) for w in warps]
+        if STAY and copied and architecture.capability >= COPY_ENGINE and itemsize == 2:
+            for m, n, warps, stages, resident in RESIDENT:
+                if (m <= max(next_power_of_two(rows), 64) and n <= max(next_power_of_two(columns), 64)
+                    and resident * (m + n) * 64 * itemsize * stages <= architecture.local):
+                    found.append(Blocks(m, n, 64, warps, stages, resident))
         return found
 
     def cost(self, problem: tuple, configuration: Blocks, architecture: Architecture) -> float:
         """As many rounds as the programs take on all processors, each as long as its arithmetic or its reads take,
         whichever is longer, and the time until its first operands are there."""
-        rows, columns, depth, itemsize = problem
+        rows, columns, depth, itemsize, _ = problem
         c = configuration
         programs = -(-rows // c.rows) * -(-columns // c.columns)
         rounds, at_once = -(-programs // architecture.processors), min(programs, architecture.processors)
@@ -102,7 +122,24 @@ class TritonProduct(Product):
         # Blocks that several programs read come from the cache, about three times as fast as memory.
         read = (c.rows + c.columns) * c.depth * itemsize * at_once / (3 * (architecture.bandwidth or 1e12))
         latency = 1e-6 / max(c.stages - 1, 1)
+        if c.resident:
+            at_once = c.resident * architecture.processors
+            share = RESIDENT[c.rows, c.columns, c.warps, c.stages, c.resident] / c.resident
+            rounds, latency = -(-programs // at_once), 0.0
+            arithmetic = 2 * c.rows * c.columns * c.depth * architecture.processors / (architecture.products or 1e14)
+            return rounds * (steps * arithmetic / share + c.rows * c.columns / c.resident * 1e-10)
         return rounds * (steps * max(arithmetic, read, latency) + 2e-6)
+
+    def sure(self, problem: tuple, architecture: Architecture) -> Blocks | None:
+        """Where the result does not fit in the cache, so that the kernel behind the product takes the time to read and
+        write it, and the sums are short beside that."""
+        rows, columns, depth, itemsize, copied = problem
+        size = rows * columns * itemsize
+        if not copied or itemsize != 2 or architecture.capability != COPY_ENGINE or size < architecture.cache:
+            return None
+        passed = 2 * size / (0.8 * architecture.bandwidth)
+        summed = 2 * rows * columns * depth / (EFFICIENCY * architecture.products)
+        return Blocks(128, 256, 64, 8, 4, 1) if passed >= SURE * summed else None
 
     def lay_out(self, kernel: Kernel, configuration: Blocks) -> Kernel:
         return replace(kernel, layout=ProductLayout(configuration))
@@ -115,10 +152,62 @@ class ProductLayout(Layout):
     blocks: Blocks
     version: int = 1  # of the text, for what is remembered of its speed
 
+    def scratch(self, kernel: Kernel) -> int:
+        found = tiled(kernel)
+        if not self.blocks.resident or matrices(found) is None:
+            return 0
+        return 2 * DESCRIPTOR * programs_of(found, self.blocks)
+
+    def aligned(self, kernel: Kernel, everything: bool) -> Layout:
+        if self.blocks.resident and not (everything and matrices(tiled(kernel)) is not None):
+            return replace(self, blocks=replace(self.blocks, resident=0))
+        return self
+
     def emit(self, kernel: Kernel, aligned: Collection[str] | None, interpret: bool) -> Source:
         b = self.blocks
         config = Config(x=b.columns, y=b.rows, r=b.depth, looped=True, warps=b.warps, stages=b.stages)
-        return _ProductEmitter(tiled(kernel), config, aligned, interpret).source()
+        found = tiled(kernel)
+        if b.resident and not interpret:
+            return _ResidentEmitter(found, config, aligned, programs_of(found, b), matrices(found)).source()
+        return _ProductEmitter(found, config, aligned, interpret).source()
+
+
+def programs_of(found: Tiling, b: Blocks) -> int:
+    """How many programs there are of a kernel whose programs stay."""
+    blocks = -(-size_hint(found.extent("y")) // b.rows) * -(-size_hint(found.extent("x")) // b.columns)
+    architecture = devices.of_type(found.kernel.device).architecture()
+    return min(blocks, b.resident * architecture.processors)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand as the copy engine takes it: a row-major matrix that begins ``offset`` elements behind a buffer's
+    start, with rows ``stride`` elements apart. ``turned``: its rows lie along the sum."""
+
+    offset: int
+    stride: int
+    turned: bool
+
+
+def matrices(found: Tiling | None) -> tuple[Matrix, Matrix] | None:
+    """The operands of a product for the copy engine; None where it cannot take them: sizes have to be known, rows and
+    what is before them multiples of 16 bytes."""
+    if found is None or any(type(e) is not int for e in found.extents.values()):
+        return None
+    made = []
+    for s, n in zip(sum_of_products(found.kernel)[1:], ("@y", "@x")):
+        along, across = dims.coefficient(s.index, "@r"), dims.coefficient(s.index, n)
+        offset = dims.subst(s.index, {"@r": 0, n: 0})
+        if any(type(v) is not int for v in (along, across, offset)):
+            return None
+        turned = along != 1
+        stride = along if turned else across
+        width = found.extents["x" if n == "@x" else "y"] if turned else found.extents["r"]
+        unit = 16 // found.kernel.dtypes[s.dst].itemsize
+        if (across if turned else along) != 1 or stride < width or offset < 0 or stride % unit or offset % unit:
+            return None
+        made.append(Matrix(offset, stride, turned))
+    return made[0], made[1]
 
 
 def tiled(kernel: Kernel) -> Tiling | None:
@@ -148,14 +237,18 @@ class _ProductEmitter(Emitter):
 
     def _positions(self) -> None:
         """The block of a program: down a few rows of blocks, then the next column of them."""
-        rows, columns = (self.text(dims.ceil_div(self.extents[n], self.block[n])) for n in "yx")
         self.line("program = tl.program_id(0)" + (".to(tl.int64)" if self.wide - {"r"} else ""))
+        self._block_of_program()
+
+    def _block_of_program(self) -> None:
+        rows, columns = (self.text(dims.ceil_div(self.extents[n], self.block[n])) for n in "yx")
         self.line(f"group = {GROUP} * {columns}")
         self.line(f"first = program // group * {GROUP}")
         self.line(f"height = tl.minimum({rows} - first, {GROUP})")
-        places = {"y": "(first + program % group % height)", "x": "(program % group // height)"}
+        places = {"y": "first + program % group % height", "x": "program % group // height"}
         for n, place in places.items():
-            self.line(f"{n} = {place} * {self.block[n]} + {self._arange(n)}")
+            self.line(f"{n}_block = {place}")
+            self.line(f"{n} = {n}_block * {self.block[n]} + {self._arange(n)}")
             if n in self.masked:
                 self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
 
@@ -186,3 +279,48 @@ class _ProductEmitter(Emitter):
                 stride = dims.coefficient(s.index, "@r") * step
                 if type(stride) is not int or stride:
                     self.line(f"{side}_at += {self.text(stride)}")
+
+
+class _ResidentEmitter(_ProductEmitter):
+    """Programs that stay: blocks one after the other in one loop with their sums, so that the operands of the next are
+    on their way while the epilogue of one is computed."""
+
+    def __init__(self, found: Tiling, config: Config, aligned: Collection[str] | None, programs: int,
+                 operands: tuple[Matrix, Matrix]) -> None:
+        super().__init__(found, config, aligned, False)
+        self.programs, self.operands = programs, operands
+
+    def grid(self) -> int:
+        return self.programs
+
+    def source(self) -> Source:
+        return replace(super().source(), scratch=2 * DESCRIPTOR)
+
+    def _positions(self) -> None:
+        rows, columns, depth = (self.text(self.extents[n]) for n in "yxr")
+        _, *loads = sum_of_products(self.kernel)
+        for side, s, m, n, extent in zip(("left", "right"), loads, self.operands, "yx", (rows, columns)):
+            base = self.names[s.buffer] + (f" + {m.offset}" if m.offset else "")
+            shape, block = [extent, depth], [self.block[n], self.block["r"]]
+            if m.turned:
+                shape, block = shape[::-1], block[::-1]
+            self.line(f"{side}_matrix = tl.make_tensor_descriptor({base}, [{', '.join(shape)}], [{m.stride}, 1], "
+                      f"{block})")
+        blocks = dims.ceil_div(self.extents["y"], self.block["y"]) * dims.ceil_div(self.extents["x"], self.block["x"])
+        self.line(f"for program in tl.range(tl.program_id(0), {blocks}, {self.programs}, flatten=True):")
+        self.depth += 1
+        if self.wide - {"r"}:
+            self.line("program = program.to(tl.int64)")
+        self._block_of_program()
+
+    def _product(self, total: Reduce, left: Load, right: Load) -> None:
+        out, step = self.names[total.dst], self.block["r"]
+        self.line(f"{out} = tl.zeros([{self.block['y']}, {self.block['x']}], tl.float32)")
+        self.line(f"for r in range(0, {self.text(self.extents['r'])}, {step}):")
+        with self.indented():
+            for side, m, n, turned in zip(("left", "right"), self.operands, "yx", (False, True)):
+                place = f"{n}_block * {self.block[n]}"
+                place = f"({place}).to(tl.int32)" if self.wide - {"r"} else place
+                self.line(f"{side} = {side}_matrix.load([{f'r, {place}' if m.turned else f'{place}, r'}])"
+                          + (".T" if m.turned is not turned else ""))
+            self.line(f"{out} = tl.dot(left, right, {out})")

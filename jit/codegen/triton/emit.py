@@ -51,6 +51,7 @@ class Source:
         divisible: positions of the arguments that are assumed to be divisible by 16 (for a pointer, its address).
         grid: the number of programs, an expression over the sizes; 0 when there is nothing to do.
         warps, stages: compile options.
+        scratch: bytes of scratch memory for each program, whose address is a pointer behind the arguments.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Source:
     grid: "dims.IntExpr"
     warps: int
     stages: int
+    scratch: int = 0
 
 
 def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned: Collection[str] | None = None,

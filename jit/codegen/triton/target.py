@@ -21,8 +21,8 @@ def compile_kernels(kernels, aligned) -> dict:
 def _launched(c: Context) -> GpuKernel:
     """The runtime's record of a compiled kernel."""
     types = [t for t in c.source.arguments if not t.startswith("*")]
-    return GpuKernel(c.function, c.cubin, c.warps, c.shared, tuple(enumerate(types)), scratch=2,
-                     early=c.early)
+    return GpuKernel(c.function, c.cubin, c.warps, c.shared, tuple(enumerate(types)),
+                     scratch=1 if c.source.scratch else 2, early=c.early)
 
 
 def step(code, slots, ints, written, number) -> Launch:

@@ -63,8 +63,8 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
 
     Args:
         job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions),
-            ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``) and
-            ``maxnreg`` (None for no limit).
+            ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``), ``maxnreg``
+            (None for no limit) and ``scratch`` (bytes for each program that are provided).
     Returns:
         dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job
         asks with ``keep_ptx``).
@@ -96,7 +96,7 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
                 ptx = module
     finally:
         linecache.cache.pop(name, None)
-    if metadata.get("global_scratch_size") or metadata.get("profile_scratch_size"):
+    if metadata.get("global_scratch_size", 0) > job.get("scratch", 0) or metadata.get("profile_scratch_size"):
         raise RuntimeError("the kernel wants scratch memory, which is not provided")
     result = {"cubin": bytes(module), "function": metadata["name"], "warps": metadata["num_warps"],
               "shared": metadata["shared"]}

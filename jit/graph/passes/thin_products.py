@@ -1,4 +1,4 @@
-"""Products of a matrix and a vector, or a few, as sums of products, which kernels compute with all that stands around them.
+"""Products of a matrix and a vector, or a few, as sums of products, which kernels compute with what stands around them.
 
 The library reads a weight as it is stored in its operand's dtype, so one that is kept in eight or four bits is written
 to memory in sixteen before it is multiplied: six times the bytes. A product with a vector does nothing but read its
