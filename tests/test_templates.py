@@ -21,7 +21,7 @@ from jit import arguments, devices, logs
 from jit.errors import CompileError, Unsupported
 from jit.codegen import Options, compile_graph, loops, reference, timing
 from jit.codegen.planner import Planner
-from jit.codegen.template import TEMPLATES, Candidate
+from jit.codegen.template import TEMPLATES, Candidate, Layout
 from jit.codegen.templates.products import Product
 from jit.codegen.templates.triton_product import Blocks
 from jit.graph import dims
@@ -250,6 +250,7 @@ def test_numbers_and_sizes_that_change(plain, private_cache):
 @pytest.mark.parametrize("stage", ["value", "build", "run"])
 def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
     """One that cannot be stated, built or run, beside one that can."""
+    broken_layout = Layout()
 
     class Broken(Product):
         name = "broken"
@@ -260,10 +261,10 @@ def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
             return super().value(e, node, index)
 
         def lay_out(self, kernel, configuration):
-            return dataclasses.replace(kernel, layout="broken")
+            return dataclasses.replace(kernel, layout=broken_layout)
 
     def broken(planner, compile=Planner.compile_kernels, finish=Planner.finish):
-        if any(k.layout == "broken" for k in planner.launches):
+        if any(k.layout is broken_layout for k in planner.launches):
             if stage == "build":
                 raise CompileError("no such tool")
             raise RuntimeError("no such instruction")
