@@ -146,8 +146,8 @@ class Cuda(Backend):
     def walkers(self) -> int:
         return 2 * self.architecture().processors
 
-    sums_products, most_vectors = "all", 1
-    sure_templates = False
+    sums_products, most_vectors = "all", 4
+    sure_templates = True
     products_flat = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True

@@ -36,14 +36,16 @@ LONGEST = 1024
 SMALLEST = 16  # side of a block that matrix units take
 GROUP = 8  # rows of blocks that are done column by column, so that what they read stays in the cache
 EFFICIENCY = 0.7  # of the fastest rate, reached with blocks of 128 by 128
-STAY = False  # whether programs may stay
 COPY_ENGINE = 90  # the capability from which there is one
 # (rows, columns, warps, stages, programs that stay on a processor) with the share of the fastest rate that the sums
 # reach, as measured on an H200.
 RESIDENT = {(128, 256, 8, 4, 1): 0.72, (128, 256, 8, 3, 1): 0.70, (128, 128, 8, 4, 1): 0.64, (256, 128, 8, 3, 1): 0.68,
             (128, 128, 4, 3, 2): 0.62, (64, 256, 4, 4, 1): 0.5, (64, 128, 4, 4, 2): 0.5}
 DESCRIPTOR = 128  # bytes
-SURE = 0.08  # of a product's time: what a pass over the result has to take for the product to be fused untimed
+# Length of sums up to which two programs on a processor, of which one adds while the other computes its epilogue, are
+# faster than one with larger blocks.
+LONG = 2048
+SURE = 0.085  # of a product's time: what a pass over the result has to take for the product to be fused untimed
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TritonProduct(Product):
                 if stages >= 1 and (k * itemsize == 128 or held <= architecture.registers // 16):
                     warps = [4] * (held <= architecture.registers // 4) + [8] * (held >= architecture.registers // 4)
                     found += [Blocks(m, n, k, w, stages) for w in warps]
-        if STAY and copied and architecture.capability >= COPY_ENGINE and itemsize == 2:
+        if copied and architecture.capability >= COPY_ENGINE and itemsize == 2:
             for m, n, warps, stages, resident in RESIDENT:
                 if (m <= max(next_power_of_two(rows), 64) and n <= max(next_power_of_two(columns), 64)
                     and resident * (m + n) * 64 * itemsize * stages <= architecture.local):
@@ -139,7 +141,9 @@ class TritonProduct(Product):
             return None
         passed = 2 * size / (0.8 * architecture.bandwidth)
         summed = 2 * rows * columns * depth / (EFFICIENCY * architecture.products)
-        return Blocks(128, 256, 64, 8, 4, 1) if passed >= SURE * summed else None
+        if passed < SURE * summed:
+            return None
+        return Blocks(128, 256, 64, 8, 4, 1) if depth > LONG else Blocks(128, 128, 64, 4, 3, 2)
 
     def lay_out(self, kernel: Kernel, configuration: Blocks) -> Kernel:
         return replace(kernel, layout=ProductLayout(configuration))

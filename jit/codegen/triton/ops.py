@@ -514,6 +514,15 @@ def _copysign(c: Context, a: str, b: str) -> str:
 # exponentials and powers
 
 # Single instructions. They flush subnormal results to zero; the plain forms spend four more instructions on those.
+helper("_exp2_fast", """
+@triton.jit
+def _exp2_fast(x):
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+""", interpreted="""
+@triton.jit
+def _exp2_fast(x):
+    return tl.exp2(x)
+""")
 helper("_exp_fast", """
 @triton.jit
 def _exp_fast(x):
@@ -637,11 +646,28 @@ def _erf(c: Context, a: str) -> str:
     return f"tl.erf({a})"
 
 
+# The logarithm of the distribution's tail as a polynomial (fitted by reweighted least squares over 0 .. 5.5, where the
+# tail's relative error is 6e-6, and falling for good beyond): one exponential, and no quotient as in _erf_absolute.
+_TAIL = (-0.9999954655929904, -1.1512468329558871, -0.45848051137457385, -0.053937844379419925, 0.008493757180161928,
+         -0.000926029130330634, 6.090420103529593e-05, -1.7934571210648957e-06)
+_tail = repr(_TAIL[-1])
+for _coefficient in _TAIL[-2::-1]:
+    _tail = f"tl.fma({_tail}, a, {_coefficient!r})"
+helper("_normal_cdf_fast", f"""
+@triton.jit
+def _normal_cdf_fast(x):
+    a = tl.abs(x)
+    tail = _exp2_fast({_tail})
+    return tl.where(x < 0.0, tail, 1.0 - tail)
+""", ("_exp2_fast",))
+
+
 @op("normal_cdf")
 def _normal_cdf(c: Context, a: str) -> str:
+    if c.fast:
+        return f"{c.helper('_normal_cdf_fast')}({a})"
     root, half = types.constant(math.sqrt(0.5), c.dtype), types.constant(0.5, c.dtype)
-    erf = c.helper("_erf_absolute") if c.fast else "tl.erf"
-    return f"{erf}({a} * {root}) * {half} + {half}"
+    return f"tl.erf({a} * {root}) * {half} + {half}"
 
 
 # The same values, which the compiler cannot know to be the same (the z coordinate of a program is always 0): packed
