@@ -2,7 +2,7 @@
 
 Goes through PyTorch's database of operators (OpInfo), compiles one sample of each on the default backend, and looks at
 the plans: ``prim`` (one operation of the graph), ``composite`` (several, in kernels of ours), ``library`` (with the
-operators that are called) or ``break`` (no graph holds it). The sample is the one with the most elements among the
+operators that are called), ``break`` (no graph holds it) or ``nothing`` (the operand itself, or a constant). The sample is the one with the most elements among the
 first ones. Why a library call is one is said by ``coverage_reasons.py``; ``--docs`` writes the table of
 docs/performance.md.
 """
@@ -15,6 +15,7 @@ import dataclasses
 import json
 import re
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -36,7 +37,7 @@ BEGIN, END = "<!-- coverage: written by benchmarks/coverage.py -->", "<!-- cover
 class Found:
     """How one operator was compiled.
 
-    forward, backward: "prim", "composite", "library", "break", "error" or "" (no gradient).
+    forward, backward: "prim", "composite", "library", "break", "nothing", "error" or "" (no gradient).
     calls: the library's operators that the forward calls, and those that the backward calls.
     kernels: how many kernels of ours there are in both.
     """
@@ -80,13 +81,12 @@ def plans_of(fn, args, kwargs, leaves) -> tuple[list, int, list, object]:
 
 
 def library_calls(plan) -> tuple:
-    """The operators of PyTorch that a plan calls, but for those that only make a view or take a seed."""
+    """The operators of PyTorch that a plan calls; "(vjp)" of those whose gradient autograd computes."""
     names = []
     for step in plan.steps:
         if step.kind in ("aten", "vjp"):
             name = step.name.removeprefix("aten::")
-            if name not in reasons.NO_WORK:
-                names.append(name + " (vjp)" * (step.kind == "vjp"))
+            names.append(name + " (vjp)" * (step.kind == "vjp"))
     return tuple(dict.fromkeys(names))
 
 
@@ -118,10 +118,10 @@ def look(name: str, op) -> Found:
     plans, graphs, result = plans_of(op.op, *sample, ())
     if isinstance(result, BaseException):
         return Found(name, "error", note=f"{type(result).__name__}: {result}"[:80])
-    del jit
     if not plans:
-        return Found(name, "break")
-    forward, first = kind_of(plans, graphs), plans
+        breaks = jit.explain(lambda *a, **k: op.op(*a, **k))(*sample[0], **sample[1]).graph_break_count
+        return Found(name, "break" if breaks else "nothing")
+    forward = kind_of(plans, graphs)
     calls, backward, behind = tuple(dict.fromkeys(c for p in plans for c in library_calls(p))), "", ()
     count = sum(map(kernels_of, plans))
     if differentiable:
@@ -135,7 +135,6 @@ def look(name: str, op) -> Found:
             more = tuple(c for p in plans[1:] for c in library_calls(p))
             calls = tuple(dict.fromkeys((*calls, *more)))
             forward = "library" if calls else forward
-    del first
     return Found(name, forward, backward, (calls, behind), count)
 
 
@@ -148,7 +147,7 @@ def table(found: list[Found]) -> str:
     by_kind = collections.defaultdict(list)
     for f in found:
         by_kind[max((f.forward, f.backward), key=_ORDER.index)].append(f)
-    whole = [f for kind in ("prim", "composite") for f in by_kind[kind]]
+    whole = [f for kind in ("nothing", "prim", "composite") for f in by_kind[kind]]
     rows = collections.defaultdict(lambda: collections.defaultdict(list))
     for f in by_kind["library"]:
         for side, calls in zip(("", " backward"), f.calls):
@@ -157,15 +156,27 @@ def table(found: list[Found]) -> str:
     lines = [f"Of {len(found)} operators of PyTorch's database, one sample each on the CPU, {len(whole)} are computed "
              f"by our kernels alone, forward and backward; {len(by_kind['library'])} call the library somewhere, and "
              f"{len(by_kind['break'])} are a break.", "",
-             "| why the library is called | which of its operators |", "| --- | --- |"]
+             "| why the library is called | which of its operators (B: in a backward alone) |", "| --- | --- |"]
     for why in sorted(rows, key=lambda r: (r == reasons.NOT_YET, -len(rows[r]))):
-        lines.append(f"| {why} | {', '.join(sorted(rows[why]))} |")
-    lines += ["", "No graph: " + ", ".join(sorted(f.name for f in by_kind["break"])) + ".", "",
-              "Kernels of ours alone: " + ", ".join(sorted(f.name for f in whole)) + "."]
+        lines.append(f"| {why} | {', '.join(_named(rows[why]))} |")
+    lines += ["", *_wrapped("No graph: ", by_kind["break"]), "", *_wrapped("Kernels of ours alone: ", whole)]
     return "\n".join(lines)
 
 
-_ORDER = ["", "prim", "composite", "library", "break", "error"]
+def _named(calls: dict) -> list[str]:
+    """The library's operators, each once."""
+    plain = {c for c in calls if not c.endswith(" (vjp)")}
+    forward = {c for c in plain if any(not by.endswith(" backward") for by in calls[c])}
+    gradients = {c.removesuffix(" (vjp)") for c in calls} - forward
+    return sorted([*forward, *(f"{c} (B)" for c in gradients)])
+
+
+def _wrapped(title: str, found: list[Found]) -> list[str]:
+    return textwrap.wrap(title + ", ".join(sorted(f.name for f in found)) + ".", 180, break_on_hyphens=False,
+                         break_long_words=False)
+
+
+_ORDER = ["", "nothing", "prim", "composite", "library", "break", "error"]
 
 
 def write(text: str) -> None:

@@ -213,7 +213,7 @@ def fast_values(kernel: loops.Kernel) -> frozenset:
     for s in reversed(kernel.body):
         bad |= s.symbols
         fast = s.dst in good and s.dst not in bad
-        if s.prim == "cast" and s.dtype in types.HALF and s.dtype not in types.FLOAT8:  # those are rounded exactly
+        if s.prim == "cast" and s.dtype in types.HALF:
             good.add(s.args[0])
         elif fast and s.prim == "where":
             good.update(s.args[1:])

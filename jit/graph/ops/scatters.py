@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from jit.graph.build import Builder, Number
 
 
-def _fits(x: Node, index: Node, d: int, adds: bool) -> bool:
+def _fits(x: Node, index: Node, d: int) -> bool:
     """Whether a scatter along ``d`` is one that kernels do: over an index of known rank whose other sizes fit."""
-    return (writes(x.type, adds) and index.dtype is torch.int64 and index.type.rank == x.type.rank
+    return (writes(x.type, False) and index.dtype is torch.int64 and index.type.rank == x.type.rank
             and not any(type(s) is int and s == 0 for s in index.shape)
             and all(k == d or same_ints((n,), (m,)) or type(n) is type(m) is int and n <= m
                     for k, (n, m) in enumerate(zip(index.shape, x.shape))))
@@ -36,23 +36,12 @@ def _part(b: Builder, source: Node, index: Node) -> Node | None:
     return source
 
 
-@op("scatter_add")
-def scatter_add(b: Builder, self: Node, dim: int, index: Node, src: Node) -> Node:
-    d = normalize_dim(dim, self.type.rank)
-    if not _fits(self, index, d, True) or src.dtype is not self.dtype:
-        return NotImplemented
-    values = _part(b, src, index)
-    if values is None:
-        return NotImplemented
-    return added(b, self, values, lambda x, v: b.scatter(x, d, index, v, "sum"))
-
-
 @op("scatter")
 def scatter(b: Builder, self: Node, dim: int, index: Node, src: Node | Number | None = None, *,
             value: Number | None = None, reduce: str | None = None) -> Node:
     d = normalize_dim(dim, self.type.rank)
     src = value if src is None else src
-    if reduce is not None or not _fits(self, index, d, False):
+    if reduce is not None or not _fits(self, index, d):
         return NotImplemented
     if is_number(src):
         values = b.expand(b.full((1,) * self.type.rank, src, self.dtype, self.device), index.shape)
