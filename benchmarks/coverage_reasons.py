@@ -10,6 +10,9 @@ import re
 
 NOT_YET = "not yet"
 REASONS = {
+    "the result's size, or Python's next step, depends on the data: called when the graph has run": r"item|argwhere"
+    r"|nonzero|masked_select|equal|allclose|is_nonzero|unique\w*|bincount|linalg_lstsq|repeat_interleave|tensor_split"
+    r"|to_sparse|one_hot",
     "products: cuBLAS and oneDNN": r"(add)?(m[mv]|bmm)|baddbmm|addbmm|dot|vdot|inner|linear|matmul|einsum|bilinear"
     r"|tensordot|linalg_(vecdot|multi_dot|matrix_power|vander)|chain_matmul|_scaled_mm.*|_int_mm|_trilinear"
     r"|corrcoef|_?grouped_mm",
