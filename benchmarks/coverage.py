@@ -2,8 +2,9 @@
 
 Goes through PyTorch's database of operators (OpInfo), compiles one sample of each on the default backend, and looks at
 the plans: ``prim`` (one operation of the graph), ``composite`` (several, in kernels of ours), ``library`` (with the
-operators that are called), ``break`` (no graph holds it) or ``nothing`` (the operand itself, or a constant). The sample is the one with the most elements among the
-first ones. Why a library call is one is said by ``coverage_reasons.py``; ``--docs`` writes the table of
+operators that are called), ``break`` (no graph holds it) or ``nothing`` (the operand itself, or a constant). The
+sample is the one with the most elements among the first ones. Why a library call is one is said by
+``coverage_reasons.py``; ``--docs`` writes the table of
 docs/performance.md.
 """
 
