@@ -2,7 +2,8 @@
 
 A row is a function of a ``Maker`` under ``@row(group)``, which is also its name. It returns the program, its arguments
 and, where not all of these are read, or some more than once, the bytes that have to be moved.
-Under ``@row(group, grad=True)`` the program is run forward and backward, with gradients of all floating-point arguments.
+Under ``@row(group, grad=True)`` the program is run forward and backward, with gradients of all floating-point
+arguments.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def main():
         return
     print("\n" + table(["time, share of copy", *compilers], lines))
     for c in compilers:
-        print(f"{c}: {harness.geomean(shares[c]):.3f} of a copy's rate, {harness.geomean(ratios[c]):.2f}x eager's speed "
-              f"(geometric means of {len(shares[c])} rows)")
+        print(f"{c}: {harness.geomean(shares[c]):.3f} of a copy's rate, {harness.geomean(ratios[c]):.2f}x eager's speed"
+              f" (geometric means of {len(shares[c])} rows)")
     if "jit" in compilers:
         print(f"jit is behind in {len(behind)}: {', '.join(behind)}")
     harness.save(args, saved)

@@ -160,6 +160,7 @@ FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any functi
 # runs in eager.
 OPERATORS = frozenset("""
 _to_copy _index_put_impl _cdist_backward _pdist_backward _ctc_loss _ctc_loss_backward _histogramdd_bin_edges
+_adaptive_avg_pool2d_backward
 _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _scaled_dot_product_attention_math
 _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
 _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention

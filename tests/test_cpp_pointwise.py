@@ -300,7 +300,7 @@ def test_chains_are_vectorised(chain, tmp_path):
     source.write_text(emit([loops.verify(b.finish("chain"))]))
     lines = source.read_text().splitlines()
     loop = next(n for n, line in enumerate(lines, 1) if "#pragma omp simd" in line) + 1
-    done = subprocess.run([toolchain.compiler(), *toolchain.flags(), "-fopt-info-vec-optimized", "-c", str(source), "-o",
-                           str(tmp_path / "kernel.o")], capture_output=True, text=True, check=True)
+    command = [toolchain.compiler(), *toolchain.flags(), "-fopt-info-vec-optimized", "-c", str(source)]
+    done = subprocess.run([*command, "-o", str(tmp_path / "kernel.o")], capture_output=True, text=True, check=True)
     found = [int(n) for n in re.findall(r"cpp:(\d+):\d+: optimized: loop vectorized", done.stderr)]
     assert any(loop <= n <= loop + 20 for n in found), f"{chain}: {done.stderr}"

@@ -8,10 +8,15 @@ constant.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...graph import dims
+from ...graph.prims import info
+from ..reference import pointwise
 from .layout import hint
 
 if TYPE_CHECKING:
@@ -22,10 +27,6 @@ if TYPE_CHECKING:
 MOST = 3  # positions at which some comparison changes; a copy of the loop's body is made for each
 LONGEST_BODY = 80  # statements
 FEWEST = 32  # elements that are worth it
-
-# What is compared with 0, of two operands: the first minus the second times the sign, plus the number, is below 0.
-_BELOW_ZERO = {"lt": (1, 0), "le": (1, -1), "gt": (-1, 0), "ge": (-1, -1)}
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -44,7 +45,7 @@ def cuts(kernel: Kernel, layout: Layout, statements: list[int]) -> dict[int, Cut
         return {}
     found = {}
     for i in statements:
-        below = _BELOW_ZERO.get(body[i].prim or "")
+        below = _below_zero(body[i].prim) if body[i].prim and info(body[i].prim).compares else None
         if below is None or body[i].dst in layout.kept or body[i].dst in layout.arrays:
             continue
         sides = [_position(kernel, a) for a in body[i].uses]
@@ -57,6 +58,16 @@ def cuts(kernel: Kernel, layout: Layout, statements: list[int]) -> dict[int, Cut
     if len(places) > MOST or len(places) > 1 and any(type(p) is not int for p in places):
         return {}
     return found
+
+
+@functools.cache
+def _below_zero(op: str) -> tuple[int, int] | None:
+    """What is below 0 where a comparison holds: the difference of its operands times the first number, plus the second.
+    None of one that is no order."""
+    holds = pointwise(op, [torch.tensor([-1, 0, 1]), torch.tensor([0, 0, 0])], torch.bool).tolist()
+    if holds[0] == holds[2]:
+        return None
+    return (1 if holds[0] else -1), -int(holds[1])
 
 
 def _position(kernel: Kernel, value: str) -> IntExpr | None:

@@ -9,8 +9,9 @@ What is the same for the elements of a run, such as the mean of a group, is writ
 would have to gather it: the processor reads it beside the elements then.
 
 Squares about the mean are taken about each column's own mean, which lies side by side as well, and which some devices
-do in one pass (see ``codegen.moments``), and put together by their counts (Chan, Golub, LeVeque, "Updating formulae and a pairwise
-algorithm for computing sample variances", 1979): n * (mean of the column - mean)**2 is added for each column of n.
+do in one pass (see ``codegen.moments``), and put together by their counts (Chan, Golub, LeVeque, "Updating formulae and
+a pairwise algorithm for computing sample variances", 1979): n * (mean of the column - mean)**2 is added for each column
+of n.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jit.graph import dims
 from jit.graph.ir import Graph, Node, TensorType
 from jit.graph.passes.rewrite import rebuilt
 from jit.graph.prim_info import info
+from jit.graph.prims import REDUCTIONS
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 LONGEST_RUN = 32  # elements that are read in one piece otherwise
 FEWEST_BESIDE = 4  # runs that lie side by side
 FEWEST_OUTER = 16  # elements of a first step
-OPS = ("sum", "amax", "amin")
 
 
 def without_short_runs(graph: Graph) -> Graph:
@@ -80,7 +81,9 @@ def _table(b: Builder, operand: Node, result: TensorType, inner: list[int]) -> N
 
 def _outer(n: Node) -> list[int] | None:
     """The dimensions that are reduced first; None where there is only one step."""
-    if n.op not in OPS or n.inputs[0].type.dtype not in (torch.float32, torch.float64) or n.attrs.get("nan_hits"):
+    if n.op not in REDUCTIONS or info(n.op).combine not in ("sum", "max", "min") or "count" in n.attrs:
+        return None
+    if n.inputs[0].type.dtype not in (torch.float32, torch.float64) or n.attrs.get("nan_hits"):
         return None
     t = n.inputs[0].type
     sizes, order = t.shape, _order(t)
