@@ -20,7 +20,7 @@ from jit.graph.ir import TensorType
 from jit.graph.layout import is_channels_last
 from jit.graph.op_info import op_info
 from jit.graph.passes.contractions import rewrite_contractions
-from jit.graph.passes.convolutions import as_products, separate_bias
+from jit.graph.passes.convolutions import as_products, each_channels_gradients, patch_gradients, separate_bias
 
 GPU = torch.device("cuda", 0)
 
@@ -79,6 +79,78 @@ def test_gradients_of_a_pixel_are_products():
 
     targets = rewritten(backward, as_products, g, x, w)
     assert "aten::matmul" in targets and "aten::mm" in targets
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("weights", [torch.contiguous_format, torch.channels_last])
+def test_gradients_of_patches_are_products(monkeypatch, format, weights):
+    half = torch.bfloat16
+    monkeypatch.setattr(cuda.Cuda, "convolves_backwards", True)
+
+    def backward(b, g, x, w, stride=(2, 3), wanted=(True, True, False)):
+        args = (g, x, w, None, stride, (0, 0), (1, 1), False, (0, 0), 1, wanted)
+        return b.aten("aten::convolution_backward", "", args, (x.type, w.type, None))[:2]
+
+    x = torch.randn(2, 8, 6, 9).to(half, memory_format=format)
+    w = torch.randn(5, 8, 2, 3).to(half, memory_format=weights)
+    g = torch.randn(2, 5, 3, 3).to(half, memory_format=format)
+    # The library's call is dead, and goes with the next pass that asks.
+    assert rewritten(backward, patch_gradients, g, x, w).count("aten::mm") == 2
+    whole = torch.randn(2, 5, 3, 3).to(half)
+    odd = torch.randn(2, 8, 7, 9).to(half)
+    assert rewritten(backward, patch_gradients, whole, odd, w) == ["aten::convolution_backward"]
+    assert rewritten(backward, patch_gradients, whole.float(), x.float(), w.float()) == ["aten::convolution_backward"]
+    assert rewritten(lambda b, g, x, w: backward(b, g, x, w, (1, 1)), patch_gradients,
+                     torch.randn(2, 5, 5, 7).to(half), x, w) == ["aten::convolution_backward"]
+
+
+@pytest.mark.parametrize("padding, dilation", [((1, 1), (1, 1)), ((0, 2), (2, 1))])
+@pytest.mark.parametrize("wanted", [(True, True, False), (True, False, False)])
+def test_gradients_of_each_channel_are_convolutions(monkeypatch, padding, dilation, wanted):
+    half = torch.bfloat16
+    monkeypatch.setattr(cuda.Cuda, "convolves_backwards", True)
+    x, w = image(2, 16, 6, 9, dtype=half), torch.randn(16, 1, 3, 3).to(half)
+    g = torch.randn_like(F.conv2d(x, w, None, 1, padding, dilation, 16))
+
+    def backward(b, g, x, w, stride=(1, 1), wanted=wanted, groups=16, padding=padding):
+        args = (g, x, w, None, stride, padding, dilation, False, (0, 0), groups, wanted)
+        types = [t.type if k else None for t, k in zip((x, w), wanted)]
+        made = b.aten("aten::convolution_backward", "", args, (*types, None))
+        return [m for m in made if m is not None]
+
+    targets = rewritten(backward, each_channels_gradients, g, x, w)
+    assert targets.count("aten::conv2d") == 1
+    assert rewritten(lambda *a: backward(*a, wanted=(False, True, False)), each_channels_gradients, g, x,
+                     w) == ["aten::convolution_backward"]
+    assert rewritten(backward, each_channels_gradients, g.float(), x.float(),
+                     w.float()) == ["aten::convolution_backward"]
+    assert rewritten(backward, each_channels_gradients, g.contiguous(), x, w) == ["aten::convolution_backward"]
+
+
+def test_operands_are_laid_out_for_kernels():
+    """Values stay, and weights lie as images do, or with the channels as neighbours; few channels become more."""
+    half = torch.bfloat16
+
+    def laid_out(x, w, **more):
+        def fn(b, x, w):
+            return conv(b, x, w, **more)
+
+        graph = layout.operands_laid_out(moved(trace(fn, [x, w]), GPU))
+        rewritten(fn, layout.operands_laid_out, x, w)
+        (call,) = [n for n in graph.nodes if n.op == "aten_call"]
+        return call.inputs[0].type, call.inputs[1].type, call.attrs["args"]
+
+    x, w = image(2, 16, 6, 7, dtype=half), torch.randn(5, 16, 3, 3).to(half)
+    assert laid_out(x, w, padding=(1, 1))[1].strides == (144, 1, 48, 16)
+    assert laid_out(x.contiguous(), w, padding=(1, 1))[1].strides == w.stride()
+    assert laid_out(x.float(), w.float(), padding=(1, 1))[1].strides == w.stride()
+    each = torch.randn(16, 1, 3, 3).to(half)
+    assert laid_out(x, each, groups=16, padding=(1, 1))[1].strides == (1, 144, 48, 16)
+    x, w = image(2, 3, 12, 10, dtype=half), torch.randn(8, 3, 7, 7).to(half)
+    images, weights, args = laid_out(x, w, stride=(2, 2), padding=(3, 2))
+    assert images.shape == (2, 4, 18, 14) and weights.shape == (8, 4, 7, 7) and tuple(args[4]) == (0, 0)
+    assert is_channels_last(images.shape, images.strides) and is_channels_last(weights.shape, weights.strides)
+    assert laid_out(x, w, stride=(2, 2))[0].shape == x.shape
 
 
 def blocks(x, w1, w2, s, c):

@@ -15,14 +15,14 @@ from .. import devices
 from ..errors import Unsupported
 from ..graph.ir import Part
 from . import fusion, lower
-from .groups import Root
-from .indexing import FIXED, base_of
+from .groups import Group, Root
+from .indexing import FIXED, base_of, is_one
 from .template import Candidate, templates_for
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph, Node
     from .fusion import Schedule
-    from .groups import Group, Step
+    from .groups import Step
     from .loops import Kernel
 
 
@@ -67,6 +67,19 @@ def take_over(graph: Graph, schedule: Schedule, choose: Callable[[Call], Candida
             continue
         reader.calls, reader.lay_out = {node: chosen.template}, chosen.lay_out
         schedule.order.remove(schedule.calls.pop(node))
+    for node, step in list(schedule.calls.items()):
+        found = [t for t in templates_for(node) if t.alone] if _is_plain(node) else ()
+        if not found:
+            continue
+        group = _apart(schedule, node)
+        call = _call(graph, schedule, node, group, found)
+        chosen = choose(call) if call is not None else None
+        if chosen is None:
+            _part(schedule, node, group)
+            continue
+        group.calls, group.lay_out = {node: chosen.template}, chosen.lay_out
+        schedule.order[schedule.order.index(step)] = group
+        del schedule.calls[node]
 
 
 def _readers(graph: Graph, schedule: Schedule) -> tuple[dict[Node, Step], set[Node]]:
@@ -82,9 +95,13 @@ def _readers(graph: Graph, schedule: Schedule) -> tuple[dict[Node, Step], set[No
 def _suits(node: Node, step: Step) -> bool:
     """Whether a step is one that may compute a call: a pointwise kernel, over elements that are there, on its device.
     """
-    return (bool(step.members) and not node.impure and not node.several and not step.reduced and not step.calls
+    return (bool(step.members) and _is_plain(node) and not step.reduced and not step.calls
             and step.device == node.type.device and all(m.part is None for m in step.members)
             and not any(type(d) is int and d == 0 for d in step.dims))
+
+
+def _is_plain(node: Node) -> bool:
+    return node.op == "aten_call" and not node.impure and not node.several and not node.type.is_empty
 
 
 def _join(schedule: Schedule, node: Node, g: Group, stored: bool) -> None:
@@ -96,6 +113,17 @@ def _join(schedule: Schedule, node: Node, g: Group, stored: bool) -> None:
     schedule.roots[node] = [root]
     if stored:
         schedule.stored.add(node)
+
+
+def _apart(schedule: Schedule, node: Node) -> Group:
+    """A group of a call alone."""
+    group, shape = Group(node.type.device), node.type.shape
+    group.position = schedule.calls[node].position
+    _join(schedule, node, group, True)
+    group.dims = [d for d in shape if not is_one(d)]
+    places = iter(range(len(shape)))
+    group.members[0].place = tuple([FIXED if is_one(d) else next(places) for d in shape])
+    return group
 
 
 def _part(schedule: Schedule, node: Node, g: Group) -> None:

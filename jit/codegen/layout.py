@@ -219,4 +219,13 @@ def channels_last(graph: Graph) -> Graph:
     change."""
     if wants_channels_last(graph):
         graph = _Convolutions(graph).run()
-    return make_windows(convolutions.weights_as_sums(convolutions.as_products(graph)))
+    for rewrite in (convolutions.as_products, convolutions.patch_gradients, convolutions.each_channels_gradients,
+                    convolutions.weights_as_sums, make_windows):
+        graph = rewrite(graph)
+    return graph
+
+
+def operands_laid_out(graph: Graph) -> Graph:
+    """The graph with the operands of convolutions laid out as kernels read them best, where that costs no more than
+    what the library does with them; the same graph where there is nothing to change."""
+    return convolutions.channels_of_weights_last(convolutions.weights_last(convolutions.wide_pixels(graph)))

@@ -251,8 +251,8 @@ class Emitter:
         """Evaluate one root and store it where it is stored."""
         if root.node not in self.stored:
             return
-        # A library call comes last, and is stored where the others have read it.
-        index = self.called[root.node] if root.node in self.group.calls else self.at(root, root.out_align)
+        # A library call comes last, and is stored where the others have read it, if there are any.
+        index = self.called.get(root.node) or self.at(root, root.out_align)
         value = self.value(root.source, index, self.tail)
         place = self.stored[root.node]
         if root.part is not None:

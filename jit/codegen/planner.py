@@ -19,7 +19,7 @@ from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
 from .indexing import unaliased
-from .layout import channels_last
+from .layout import channels_last, operands_laid_out
 from .library_calls import computed_here
 from .lifetimes import find_lifetimes
 from .loops import rename
@@ -30,6 +30,7 @@ from .prepare import prepare
 from .refine import refined
 from .registers import Registers
 from .target import target_of
+from .template import settled
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ..graph.ir import Graph, Node
     from .groups import Group, LibraryCall
     from .loops import Kernel
+    from .template import Candidate
 
 plan_log, kernel_log = logs.channel("plan"), logs.channel("kernels")
 
@@ -103,7 +105,7 @@ class Planner:
     def __init__(self, graph: Graph, options: Options) -> None:
         self.options = options
         if options.channels_last:
-            graph = channels_last(graph)
+            graph = operands_laid_out(channels_last(graph))
         self.graph = one_pass(summed_by_rows(refined(prepare(pad_rows(graph)))))
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
@@ -132,10 +134,11 @@ class Planner:
     def _take_calls_over(self, schedule: fusion.Schedule) -> None:
         """Let kernels compute library calls that they read, by templates, where that is faster."""
         choose = self.options.choose
-        if choose is None and config.templates and self.options.target == "native":
-            choose = functools.partial(timing.choose, plan=self._alone)
-        elif choose is None and self.options.target == "native" and sure.asked(self.graph):
-            choose = sure.choose
+        if choose is None and self.options.target == "native":
+            if config.templates:
+                choose = functools.partial(timing.choose, plan=self._alone)
+            elif sure.asked(self.graph):
+                choose = _untimed
         if choose is not None:
             importlib.import_module("jit.codegen.templates")
             epilogues.take_over(self.graph, schedule, choose)
@@ -244,3 +247,8 @@ class Planner:
         kernels = {k.name: k for k in self.named.values()}
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys],
                              tuple(self.regs.int_symbols))
+
+
+def _untimed(call: epilogues.Call) -> Candidate | None:
+    """The candidate for a call that is used where nothing is timed; None for the library."""
+    return sure.choose(call) or settled(call)

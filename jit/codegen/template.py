@@ -23,6 +23,7 @@ from .. import devices
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
     from ..graph.ir import Node
+    from .epilogues import Call
     from .loops import Kernel
     from .lower import Emitter
 
@@ -46,6 +47,7 @@ class Template:
 
     name = ""  # in logs, and in the keys of what is remembered
     emitter: str | None = None  # that of the devices whose language it writes; None: it writes none, and serves all
+    alone = False  # whether it may also compute a call that no kernel reads which could take it over
 
     def matches(self, node: Node) -> bool:
         """Whether it computes this library call: the operator, the dtypes, the ranks of the operands."""
@@ -77,6 +79,11 @@ class Template:
     def lay_out(self, kernel: Kernel, configuration: Any) -> Kernel:
         """The kernel with a ``Layout``; as it is, to leave that to the emitter."""
         return kernel
+
+    def settled(self, call: Call, candidates: list[Candidate],
+                architecture: devices.Architecture) -> Candidate | None:
+        """Which of its candidates is used for a call where nothing is timed; None for the library."""
+        return None
 
 
 class Layout:
@@ -110,3 +117,13 @@ class Candidate:
 
     def __str__(self) -> str:
         return self.template.name if self.configuration is None else f"{self.template.name} {self.configuration}"
+
+
+def settled(call: Call) -> Candidate | None:
+    """The candidate for a call that is used where nothing is timed; None for the library."""
+    architecture = devices.backend(call.node.type.device).architecture(call.node.type.device)
+    for t in dict.fromkeys(c.template for c in call.candidates):
+        found = t.settled(call, [c for c in call.candidates if c.template is t], architecture)
+        if found is not None:
+            return found
+    return None

@@ -23,7 +23,7 @@ def parts(node: Node) -> tuple[Node, Node, Node | None, bool] | None:
         return None
     args = list(filled(node.attrs["args"], node.inputs))
     target = node.attrs["target"]
-    if target == "aten::mm":
+    if target == "aten::mm" or target == "aten::matmul" and args[0].type.rank >= 2 and args[1].type.rank == 2:
         return args[0], args[1], None, False
     if target == "aten::addmm" and all(type(a) in (int, float) and a == 1 for a in args[3:]):
         return args[1], args[2], args[0], False
@@ -59,19 +59,34 @@ class Product(Template):
 def sum_of_products(kernel: Kernel) -> tuple[Reduce, Load, Load] | None:
     """The sum of a kernel that is a product, and the loads of the elements that it multiplies, if nothing else is done
     with elements of the operands but to widen them."""
+    found = sum_of_loads(kernel)
+    if found is None or len(kernel.raxes) != 1 or any(s.operands for s in found[1:]):
+        return None
+    product = kernel.definition[found[0].arg]
+    return found if kernel.element_values == {product.dst, *product.operands, *(s.dst for s in found[1:])} else None
+
+
+def sum_of_loads(kernel: Kernel) -> tuple[Reduce, Load, Load] | None:
+    """The only sum of a kernel, and the loads of what it multiplies, if nothing else that varies along the sum is
+    computed but where the first of them is to be read."""
     combined = [s for s in kernel.body if s.combine]
-    if len(combined) != 1 or combined[0].combine != "sum" or not combined[0].reduces or len(kernel.raxes) != 1:
+    if len(combined) != 1 or combined[0].combine != "sum" or not combined[0].reduces:
         return None
     (total,) = combined
     product = kernel.definition[total.arg]
     if product.prim != "mul":
         return None
-    loads = [_behind_cast(kernel, a) for a in product.operands]
-    if not all(s.loaded and not s.operands for s in loads):
+    left, right = (_behind_cast(kernel, a) for a in product.operands)
+    if not left.loaded or not right.loaded or right.operands:
         return None
-    if kernel.element_values != {product.dst, *product.operands, *(s.dst for s in loads)}:
+    own = {product.dst, *product.operands, left.dst, right.dst}
+    wanted = set(left.operands)
+    for s in reversed(kernel.body):
+        if s.dst in wanted and s.dst not in own:
+            wanted.update(s.operands)
+    if any(kernel.definition[n].loaded for n in wanted) or not kernel.element_values <= own | wanted:
         return None
-    return None if any(s.effect and kernel.is_element(s) for s in kernel.body) else (total, *loads)
+    return None if any(s.effect and kernel.is_element(s) for s in kernel.body) else (total, left, right)
 
 
 def _behind_cast(kernel: Kernel, name: str) -> Statement:

@@ -78,7 +78,11 @@ def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, align
     if kernel.layout is not None and config is None:
         return kernel.layout.emit(kernel, aligned, interpret)
     tiling = tile(kernel)
-    config = config or heuristics.choose(tiling)
+    return emit_tiled(tiling, config or heuristics.choose(tiling), aligned, interpret)
+
+
+def emit_tiled(tiling: Tiling, config: heuristics.Config, aligned: Collection[str] | None, interpret: bool) -> Source:
+    """As ``emit``, of a kernel whose tile dimensions are chosen."""
     return EMITTERS[tiling.kind](tiling, config, aligned, interpret).source()
 
 

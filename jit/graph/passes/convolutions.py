@@ -9,6 +9,18 @@ The values are the same: the library rounds the product before it adds.
 ``as_products``: a convolution with a kernel of one pixel, over channels-last images of a half type, is a matrix
 product. The kernels are the same, and calling them takes the library a fifth of the time.
 
+``patch_gradients``: the gradients of a convolution whose kernel moves by its own size, as of patches of images, are
+matrix products with a copy of the images, patch by patch; the library's kernels for these take ten times as long.
+
+``each_channels_gradients``: the gradient of the images of a convolution of each channel by itself is such a convolution
+with the kernel turned round.
+
+``weights_last``: the weights of convolutions over channels-last images are copied to that format by a kernel of ours;
+the library would copy them by itself, slower, and kernels of ours read them so.
+
+``wide_pixels``: images of a few channels, such as colours, are copied with zeros around them and for more channels, so
+that what lies under a row of the kernel is one piece of memory.
+
 On the CPU:
 
 ``weights_as_sums``: the gradient of the weights of a convolution that has one channel in each group, over channels-
@@ -26,7 +38,7 @@ import torch
 from jit.devices import backend
 from jit.graph.dims import product
 from jit.graph.ir import Graph, Node, Ref, TensorType, filled, same_ints
-from jit.graph.layout import is_channels_last
+from jit.graph.layout import channels_last_strides, is_channels_last
 from jit.graph.nested import several
 from jit.graph.op_info import op_info
 from jit.graph.passes.rewrite import rebuilt
@@ -117,6 +129,156 @@ def _images(b: Builder, x: Node, w: Node, like: TensorType) -> Node:
     made = b.aten("aten::matmul", "", (x, w), TensorType.contiguous((n, h, width, w.type.shape[1]),
                                                                     like.dtype, like.device))
     return b.permute(made, (0, 3, 1, 2))
+
+
+def patch_gradients(graph: Graph) -> Graph:
+    """The graph with matrix products in the place of gradients of convolutions of patches; the same graph when there
+    are none."""
+    return rebuilt(graph, lambda n: n.op == "getitem" and n.attrs["index"] < 2 and _divides(n.inputs[0]),
+                   _of_patches)
+
+
+def _divides(n: Node) -> bool:
+    """Whether a node is the gradients of a convolution of halves that divides images into patches."""
+    if (n.op != "aten_call" or n.attrs["target"] != "aten::convolution_backward" or n.attrs["overload"]
+        or len(n.inputs) != 3):
+        return False
+    _, stride, padding, dilation, transposed, _, groups, wanted = n.attrs["args"][3:]
+    g, x, w = (i.type for i in n.inputs)
+    if transposed or groups != 1 or wanted[2] or any(padding) or any(d != 1 for d in dilation):
+        return False
+    return (backend(x.device).convolves_backwards and x.dtype.itemsize == 2 and g.dtype is x.dtype is w.dtype
+            and x.rank == w.rank == 4 and all(type(d) is int for t in (x, w, g) for d in t.shape[1:])
+            and same_ints(_flat(stride), w.shape[2:]) and not same_ints(w.shape[2:], (1, 1))
+            and all(a % s == 0 for a, s in zip(x.shape[2:], w.shape[2:])))
+
+
+def _of_patches(b: Builder, n: Node) -> Node:
+    g, x, w = n.inputs[0].inputs
+    made, channels, *size = w.type.shape
+    count, _, *grid = g.type.shape
+    rows = _rows(b, g if is_channels_last(g.type.shape, g.type.strides)
+                 else b.clone(g, channels_last_strides(g.type.shape)))
+    like, device, dtype = n.type, n.type.device, n.type.dtype
+    # Rows, rows of patches, columns, columns of patches.
+    split = (grid[0], size[0], grid[1], size[1])
+    if n.attrs["index"]:
+        parts = b.permute(b.reshape(x, (count, channels, *split)), (0, 2, 4, 1, 3, 5))
+        patches = b.reshape(parts, (product((count, *grid)), channels * size[0] * size[1]))
+        weights = b.aten("aten::mm", "", (b.permute(rows, (1, 0)), patches),
+                         TensorType.contiguous((made, patches.type.shape[1]), dtype, device))
+        weights = b.reshape(weights, w.type.shape)
+        return weights if same_ints(weights.type.strides, like.strides) else b.clone(weights, like.strides)
+    images = b.aten("aten::mm", "", (rows, b.reshape(w, (made, channels * size[0] * size[1]))),
+                    TensorType.contiguous((rows.type.shape[0], channels * size[0] * size[1]), dtype, device))
+    images = b.reshape(images, (count, *grid, channels, *size))
+    if is_channels_last(like.shape, like.strides):
+        images = b.reshape(b.permute(images, (0, 1, 4, 2, 5, 3)), (count, *like.shape[2:], channels))
+        images = b.permute(images, (0, 3, 1, 2))
+    else:
+        images = b.reshape(b.permute(images, (0, 3, 1, 4, 2, 5)), like.shape)
+    return images if same_ints(images.type.strides, like.strides) else b.clone(images, like.strides)
+
+
+def each_channels_gradients(graph: Graph) -> Graph:
+    """The graph with convolutions in the place of gradients of images of convolutions of each channel by itself; the
+    same graph when there are none."""
+    return rebuilt(graph, lambda n: _is_each_channels(n) or n.op == "getitem" and n.attrs["index"] == 0
+                   and _is_each_channels(n.inputs[0]), _turned_round)
+
+
+def _is_each_channels(n: Node) -> bool:
+    """Whether a node is the gradients of a convolution of each channel by itself, one pixel at a time, over channels-
+    last images of halves, with that of the images among them."""
+    if (n.op != "aten_call" or n.attrs["target"] != "aten::convolution_backward" or n.attrs["overload"]
+        or len(n.inputs) != 3):
+        return False
+    _, stride, padding, dilation, transposed, _, groups, wanted = n.attrs["args"][3:]
+    g, x, w = (i.type for i in n.inputs)
+    if transposed or not wanted[0] or x.rank != 4 or w.rank != 4 or not all(
+            type(i) is int for v in (stride, padding, dilation, x.shape[1:], g.shape[1:], w.shape) for i in v):
+        return False
+    return (backend(x.device).convolves_backwards and x.dtype.itemsize == 2 and g.dtype is x.dtype is w.dtype
+            and same_ints(w.shape[:2], (groups, 1)) and groups >= FEW and all(s == 1 for s in stride)
+            and all(p <= d * (k - 1) for p, d, k in zip(padding, dilation, w.shape[2:]))
+            and is_channels_last(g.shape, g.strides) and is_channels_last(x.shape, x.strides) and not g.is_empty)
+
+
+def _turned_round(b: Builder, n: Node) -> Node:
+    if n.op != "getitem":
+        args, wanted = n.attrs["args"], (False, *n.attrs["args"][10][1:])
+        return b.node(n.op, n.inputs, {**n.attrs, "args": (*args[:10], wanted)}, (None, *n.type[1:]))
+    g, _, w = n.inputs[0].inputs
+    _, stride, padding, dilation, _, _, groups, _ = n.inputs[0].attrs["args"][3:]
+    padding = tuple([d * (k - 1) - p for p, d, k in zip(padding, dilation, w.type.shape[2:])])
+    return b.aten("aten::conv2d", "", (g, b.flip(w, (2, 3)), None, stride, padding, dilation, groups), n.type)
+
+
+def _is_image_convolution(n: Node, depthwise: bool = False) -> bool:
+    """Whether a node is a convolution in one group, or with one for each channel, over channels-last images of a half
+    type, where the device has kernels for these, with numbers known and no bias."""
+    if n.op != "aten_call" or n.attrs["target"] not in ("aten::conv2d", "aten::convolution") or n.attrs["overload"]:
+        return False
+    _, _, bias, stride, padding, dilation, *transposed, groups = n.attrs["args"]
+    if bias is not None or transposed and transposed[0] or len(n.inputs) != 2:
+        return False
+    if depthwise and not same_ints(n.inputs[1].type.shape[:2], (groups, 1)) or groups != 1 and not depthwise:
+        return False
+    if not all(type(i) is int for v in (stride, padding, dilation) for i in _flat(v)):
+        return False
+    x, w = (i.type for i in n.inputs)
+    return (backend(x.device).convolves and x.dtype.itemsize == 2 and w.dtype is x.dtype and x.rank == w.rank == 4
+            and all(type(d) is int for d in (*x.shape[1:], *w.shape)) and not x.is_empty
+            and is_channels_last(x.shape, x.strides) and not same_ints(w.shape[2:], (1, 1)))
+
+
+def weights_last(graph: Graph) -> Graph:
+    """The graph with the weights of its convolutions in the channels-last format; the same graph where they are."""
+    return rebuilt(graph, lambda n: _is_image_convolution(n) and n.inputs[1].type.shape[1] >= FEW
+                   and not is_channels_last(n.inputs[1].type.shape, n.inputs[1].type.strides), _with_weights_last)
+
+
+def _with_weights_last(b: Builder, n: Node) -> Node:
+    x, w = n.inputs
+    made = b.clone(w, channels_last_strides(w.type.shape))
+    return b.aten(n.attrs["target"], "", (x, made, *n.attrs["args"][2:]), n.type)
+
+
+def channels_of_weights_last(graph: Graph) -> Graph:
+    """The graph with the weights of convolutions of each channel by itself laid out with the channels as neighbours;
+    the same graph when there are none."""
+    return rebuilt(graph, lambda n: _is_image_convolution(n, True) and n.inputs[1].type.shape[0] >= FEW
+                   and not same_ints(n.inputs[1].type.strides[:1], (1,)), _with_channels_of_weights_last)
+
+
+def _with_channels_of_weights_last(b: Builder, n: Node) -> Node:
+    x, w = n.inputs
+    channels, _, height, width = w.type.shape
+    made = b.clone(w, (1, channels * height * width, channels * width, channels))
+    return b.aten(n.attrs["target"], "", (x, made, *n.attrs["args"][2:]), n.type)
+
+
+FEW = 16  # channels of an image; fewer are too short a piece of memory to be read one pixel at a time
+VECTOR = 4  # elements, of which a pixel then has a multiple
+
+
+def wide_pixels(graph: Graph) -> Graph:
+    """The graph with images of few channels widened, where the kernel of a convolution covers several of their pixels
+    in a row and reaches beyond the images; the same graph when there are none."""
+    return rebuilt(graph, lambda n: _is_image_convolution(n) and 2 <= n.inputs[1].type.shape[1] < FEW
+                   and any(_flat(n.attrs["args"][4])) and n.inputs[1].type.shape[3] * n.inputs[1].type.shape[1] >= FEW
+                   and same_ints(_flat(n.attrs["args"][5])[-1:], (1,)), _with_wide_pixels)
+
+
+def _with_wide_pixels(b: Builder, n: Node) -> Node:
+    x, w = n.inputs
+    args, more = n.attrs["args"], -w.type.shape[1] % VECTOR
+    padding = 2 * _flat(args[4]) if len(_flat(args[4])) == 1 else _flat(args[4])
+    image = b.pad(x, [(0, 0), (0, more), *((p, p) for p in padding)])
+    weights = b.pad(w, [(0, 0), (0, more), (0, 0), (0, 0)]) if more else w
+    image, weights = (t if is_channels_last(t.type.shape, t.type.strides)
+                      else b.clone(t, channels_last_strides(t.type.shape)) for t in (image, weights))
+    return b.aten(n.attrs["target"], "", (image, weights, None, args[3], (0, 0), *args[5:]), n.type)
 
 
 def weights_as_sums(graph: Graph) -> Graph:
