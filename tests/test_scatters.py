@@ -144,3 +144,12 @@ def test_many_rows_on_a_gpu(dtype):
     got, = torch.autograd.grad(jit.compile(lambda w, i: F.embedding(i, w))(w, at), w, g)
     tolerance = 1e-2 if dtype is torch.bfloat16 else 1e-4
     torch.testing.assert_close(got.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_product_that_is_scattered_stays_a_call():
+    """No template takes it over: a kernel that scatters writes where data say."""
+    def program(cache, k, at):
+        return cache.index_copy(0, at, k.sin() @ k.cos().T)
+
+    compiled = compiled_for_gpu(program, torch.zeros(64, 64), torch.randn(64, 64), torch.randperm(64))
+    assert library_calls(compiled) == ["aten::mm"]

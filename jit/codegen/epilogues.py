@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Callable
 from .. import devices
 from ..errors import Unsupported
 from ..graph.ir import Part
+from ..graph.prims import SCATTERS
 from . import fusion, lower
 from .groups import Group, Root
 from .indexing import FIXED, base_of, is_one
@@ -94,8 +95,9 @@ def _readers(graph: Graph, schedule: Schedule) -> tuple[dict[Node, Step], set[No
 
 def _suits(node: Node, step: Step) -> bool:
     """Whether a step is one that may compute a call: a pointwise kernel, over elements that are there, on its device.
-    """
+    What is scattered is written where data say."""
     return (bool(step.members) and _is_plain(node) and not step.reduced and not step.calls
+            and not any(m.node.op in SCATTERS for m in step.members)
             and step.device == node.type.device and all(m.part is None for m in step.members)
             and not any(type(d) is int and d == 0 for d in step.dims))
 
