@@ -3,10 +3,12 @@ values may be approximate."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
+from ... import devices
 from ...graph import dims
 from ...graph.prims import info
 from .. import loops
@@ -38,7 +40,7 @@ class Schedule:
     def __init__(self, kernel: loops.Kernel, online: bool) -> None:
         self.kernel, self.body = kernel, kernel.body
         self.pairs = online_pairs(kernel) if online else {}
-        self.moments = squares(kernel) if online else {}
+        self.moments = squares(kernel) if online and _read_again_from_memory(kernel) else {}
         self.phase = {}
         self.at = [self._place(s) for s in self.body]
         self.is_element = [kernel.is_element(s) for s in self.body]
@@ -175,6 +177,18 @@ def online_pairs(kernel: loops.Kernel) -> dict:
                     and m.dst not in pairs and m.dtype is s.dtype):
                     pairs[m.dst] = s.dst
     return pairs
+
+
+def _read_again_from_memory(kernel: loops.Kernel) -> bool:
+    """Whether another pass over a row costs its bytes: not where it writes elements, and so reads the row again in any
+    case, and the cache holds the rows of all programs. A second pass takes less than squares about a guess then."""
+    if not writes_elements(kernel):
+        return True
+    length = math.prod(size_hint(a.extent) for a in kernel.raxes)
+    widest = max((kernel.buffer_of[s.loaded].dtype.itemsize for s in kernel.body if s.loaded and kernel.is_element(s)),
+                 default=4)
+    arch = devices.of_type(kernel.device).architecture()
+    return length * widest * arch.processors > arch.cache
 
 
 def squares(kernel: loops.Kernel) -> dict:

@@ -16,7 +16,7 @@ from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
 from . import analysis
-from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, unit_stride
+from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, reads_vectors
 
 if TYPE_CHECKING:
     from ..loops import Kernel
@@ -95,14 +95,15 @@ def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
 def mostly_reads(kernel: Kernel, arch: devices.Architecture) -> bool:
     """Whether a kernel reads more than the cache holds, and writes a small part of that. What it reads should then
     leave the cache first: 0.91 of a copy's rate for sums of rows, 0.77 where it puts out what others have left there.
-    Kernels that write as much are 0.03 slower so."""
+    Kernels that write as much are 0.03 slower so, and those of few long rows up to a third."""
     extent = {a.name: size_hint(a.extent) for a in kernel.axes + kernel.raxes}
     read, written, once = 0, 0, analysis.read_once(kernel)
     for s in kernel.body:
         if s.stored or s.loaded and s.dst in once:
             size = kernel.buffer_of[s.accessed].dtype.itemsize * math.prod(extent.get(n, 1) for n in s.symbols)
             read, written = read + size * (not s.effect), written + size * s.effect
-    return read > 2 * arch.cache and 4 * written < read
+    rows = math.prod(extent[a.name] for a in kernel.axes)
+    return read > 2 * arch.cache and 4 * written < read and rows >= 8 * arch.processors
 
 
 def _smallest_access(kernel: Kernel) -> int:
@@ -168,8 +169,8 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)) or (
             block * held > arch.registers // 4):
         return _long_rows(kernel, block, n_rows, evict, arch)
-    if (width > 2048 and itemsize <= 2 and analysis.writes_elements(kernel) and analysis.pieces_allowed(kernel)
-        and (block <= 8192 or not schedule.pairs)):
+    if (width == block > 2048 and itemsize <= 2 and analysis.writes_elements(kernel) and analysis.pieces_allowed(kernel)
+        and (block <= 8192 or not schedule.pairs) and not _rounds(kernel)):
         return _in_passes(block, schedule)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:
@@ -180,6 +181,13 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     warps = _clamp(_power_of_two_below(min(width, block) * x // (arch.lanes * per_thread)), 1, 16)
     recompute = held == 2 and block >= 16384 and not scan
     return Config(x=x, r=block, warps=warps, recompute=recompute, evict=evict)
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether it quantises: what it does to an element then takes more registers than the few threads of ``_in_passes``
+    have, a quarter of the speed."""
+    narrow = {b.name for b in kernel.buffers if b.dtype.itemsize == 1 and b.role != "in"}
+    return any(s.stored and s.buffer in narrow for s in kernel.body)
 
 
 def _in_passes(block: int, schedule: analysis.Schedule) -> Config:
@@ -232,7 +240,7 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
     writes, sums = analysis.writes_elements(kernel), sum(s.reduces for s in kernel.body)
-    block, item, evict = next_power_of_two(max(nr, 2)), _stream_access(kernel), mostly_reads(kernel, arch)
+    block, item = next_power_of_two(max(nr, 2)), _stream_access(kernel)
     x = min(512, next_power_of_two(nx))
     while x > 32 and nz * -(-nx // x) < 3 * arch.processors // 2:
         x //= 2
@@ -245,8 +253,6 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
         narrow = min(x, max(NARROWEST, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
-    if evict and x == 512 and item == 2 and sums == 1 and not writes:
-        return Config(x=x, r=min(8, block), looped=True, warps=2, evict=True)
     r = _clamp(16384 // item // x, 2, 128)
     if writes and sums:
         return Config(x=min(x, 128), r=min(32, block), looped=True, warps=4, stages=4)
@@ -317,14 +323,12 @@ def shared(tiling: Tiling, arch: devices.Architecture) -> Config:
     """What is computed along one dimension alone is shared by the other's points in a block. Where what is read is no
     vector along x, blocks of many rows read far apart: 0.37 of a copy's rate against 0.07 to 0.34 (a max pool)."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
-    loads = [s for s in tiling.kernel.body if s.loaded and "@x" in tiling.kernel.along(s)]
-    vectors = sum(unit_stride(s.index, "@x") for s in loads) * 2 > len(loads)
-    if not vectors:
+    if not reads_vectors(tiling):
         x = min(1024, next_power_of_two(nx))
         return Config(x=x, warps=_clamp(x // 256, 1, 4))
     x = min(256, next_power_of_two(nx))
     y = min(2048 // x, next_power_of_two(ny), 32)
-    while y > 2 and -(-nx // x) * -(-ny // y) < 4 * arch.processors:
+    while y > 2 and size_hint(tiling.extent("z")) * -(-nx // x) * -(-ny // y) < 4 * arch.processors:
         y //= 2
     return Config(x=x, y=y, warps=_clamp(x * y // 256, 1, 4))
 

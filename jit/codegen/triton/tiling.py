@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..loops import Axis, Kernel, Load, Statement, Store
 
 INT32_MAX = 2**31 - 1
+FEWEST_SHARED = 512  # points of a block whose work is shared; smaller ones read too little at a time
 # Elements from which pieces of one row lose nothing against one range over all rows, and need no division.
 LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
@@ -153,10 +154,19 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         return tiling(kernel, "tile", z=rest, y=[other], x=[inner])
     groups = _shared_work(kernel)
     if groups:
-        return tiling(kernel, "shared", **groups)
+        found = tiling(kernel, "shared", **groups)
+        x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
+        if min(x, 1024) * (min(y, 32) if reads_vectors(found) else 1) >= FEWEST_SHARED:
+            return found
     if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return tiling(kernel, "flat", x=axes)
+
+
+def reads_vectors(found: Tiling) -> bool:
+    """Whether most of what is read lies side by side along x."""
+    loads = [s for s in found.kernel.body if s.loaded and "@x" in found.kernel.along(s)]
+    return sum(unit_stride(s.index, "@x") for s in loads) * 2 > len(loads)
 
 
 def _shared_work(kernel: Kernel) -> dict | None:
