@@ -4,7 +4,7 @@ Goes through PyTorch's database of operators (OpInfo), compiles one sample of ea
 the plans: ``prim`` (one operation of the graph), ``composite`` (several, in kernels of ours), ``library`` (with the
 operators that are called), ``break`` (no graph holds it) or ``nothing`` (the operand itself, or a constant). The
 sample is the one with the most elements among the first ones. Why a library call is one is said by
-``coverage_reasons.py``; ``--docs`` writes the table of
+``_coverage_reasons.py``; ``--docs`` writes the table of
 docs/performance.md.
 """
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(1, str(ROOT))
 
-import coverage_reasons as reasons  # noqa: E402
+import _coverage_reasons as reasons  # noqa: E402
 from jit.graph.op_info import op_info  # noqa: E402
 from tests.sweeps import workers  # noqa: E402
 from tests.sweeps.database import dtype_of, mapped, operators, outcome, samples, tensors_of  # noqa: E402

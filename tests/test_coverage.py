@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import coverage_reasons as reasons  # noqa: E402
+import _coverage_reasons as reasons  # noqa: E402
 
 TEXT = (ROOT / "docs/performance.md").read_text()
 ALONE = re.search(r"Kernels of ours alone: (.*?)\.\n<!--", TEXT, re.S)[1].replace("\n", " ").split(", ")

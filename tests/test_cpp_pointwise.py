@@ -15,7 +15,8 @@ from jit.graph.prims import info, names
 
 FLOATS = [torch.float32, torch.float64]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-FLOAT_UNARY = sorted(names(kind="pointwise", arity=1) - {"cast", "logical_not", "bitwise_not"})
+FLOAT_UNARY = sorted(n for n in names(kind="pointwise", arity=1) - {"cast", "logical_not", "bitwise_not"}
+                     if info(n).result in (None, torch.bool))
 FLOAT_BINARY = sorted(names(kind="pointwise", arity=2, of_words=False)
                       - {"bitwise_and", "bitwise_or", "bitwise_xor", "shl", "shr"})
 INT_UNARY = ["neg", "abs", "sign", "relu", "bitwise_not", "logical_not", "ceil", "floor", "round", "trunc"]

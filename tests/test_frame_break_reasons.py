@@ -199,9 +199,12 @@ def _(x):
     return x.apply_(lambda v: v + 1) * 2  # here
 
 
+SCALE, ZERO = torch.tensor([0.1]), torch.tensor([0])
+
+
 @breaks("no-shape-rule")
 def _(x):
-    return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255) + 1  # here
+    return torch._fake_quantize_learnable_per_tensor_affine(x, SCALE, ZERO, 0, 255) + 1  # here
 
 
 FOREIGN = torch.library.Library("jit_break_reasons", "FRAGMENT")

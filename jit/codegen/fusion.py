@@ -19,6 +19,7 @@ import torch
 
 from .. import devices
 from ..graph import windows
+from ..graph.prim_info import OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
@@ -35,11 +36,6 @@ ROWS = REDUCTIONS | SCANS  # what needs all of a row
 POSITIONS = names(gives_position=True)
 IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 
-# The attribute of nodes that multiply and add elements of a matrix and a vector: each element of the matrix is read
-# once, the vector from memory.
-OF_A_PRODUCT = "of_a_product"
-# The attribute of nodes that are to lie in memory, where fusing would compute them again for each reader.
-STORED = "stored"
 CHEAP_BEHIND_ROWS = 12    # the same of one that depends on reductions of rows too
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32

@@ -494,3 +494,53 @@ def _decide(kind: str, e: Any) -> bool:
 
 Dim.quotient, Dim.remainder = staticmethod(FloorDiv), staticmethod(Mod)
 Dim.decide, Dim.specialize = staticmethod(_decide), staticmethod(specialize)
+
+
+def same(a: IntExpr, b: IntExpr) -> bool:
+    """Whether two IntExprs are structurally equal. Never guards."""
+    return structurally_equal(a, b)
+
+
+def is_one(e: IntExpr) -> bool:
+    return type(e) is int and e == 1
+
+
+def size_hint(e: IntExpr, default: int = 4096) -> int:
+    """The present value of a size, or ``default`` for a symbol without a hint. For decisions of cost only."""
+    if type(e) is int:
+        return e
+    try:
+        return hint(e)
+    except Undecidable:
+        return default
+
+
+def segments(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...]) -> list:
+    """Pair runs of dimensions with equal products in two shapes of equal element count.
+
+    Returns a list of (source dims, target dims) in order. Dimensions of size 1 belong to no run, so that a run of one
+    dimension on both sides is that dimension unchanged.
+    """
+    src = [i for i, s in enumerate(source) if not is_one(s)]
+    dst = [i for i, s in enumerate(target) if not is_one(s)]
+    out, i, j = [], 0, 0
+    while i < len(src) and j < len(dst):
+        a, b = [src[i]], [dst[j]]
+        pa, pb = source[src[i]], target[dst[j]]
+        i, j = i + 1, j + 1
+        while not same(pa, pb):
+            if i < len(src) and (j >= len(dst) or size_hint(pa) < size_hint(pb)):
+                pa = pa * source[src[i]]
+                a.append(src[i])
+                i += 1
+            elif j < len(dst):
+                pb = pb * target[dst[j]]
+                b.append(dst[j])
+                j += 1
+            else:
+                break
+        out.append((a, b))
+    if out:
+        out[-1][0].extend(src[i:])
+        out[-1][1].extend(dst[j:])
+    return out

@@ -16,6 +16,12 @@ import torch
 if TYPE_CHECKING:
     from jit.graph.ir import Node
 
+# Attributes of nodes, for the fusion of kernels. Nodes that multiply and add elements of a matrix and a vector: each
+# element of the matrix is read once, the vector from memory.
+OF_A_PRODUCT = "of_a_product"
+# Nodes that are to lie in memory, where fusing would compute them again for each reader.
+STORED = "stored"
+
 
 class Cost(NamedTuple):
     """What one element costs.

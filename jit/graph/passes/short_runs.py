@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit.codegen.fusion import STORED
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.ir import Graph, Node, TensorType
 from jit.graph.passes.rewrite import rebuilt
-from jit.graph.prim_info import info
+from jit.graph.prim_info import STORED, info
 from jit.graph.prims import REDUCTIONS
 
 if TYPE_CHECKING:

@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit import config
-from jit.codegen.fusion import OF_A_PRODUCT
-from jit.codegen.indexing import segments
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.ir import Graph, Node, filled
 from jit.graph.passes.rewrite import rebuilt
-from jit.graph.prim_info import info
+from jit.graph.prim_info import OF_A_PRODUCT, info
 from jit.graph.prims import base_of
 
 if TYPE_CHECKING:
@@ -215,7 +213,7 @@ def _through_reshape(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...], r
         while left and left[-1][0] is None:
             found.insert(0, left.pop())
 
-    for a, b in reversed(segments(source, target)):
+    for a, b in reversed(dims.segments(source, target)):
         constant()
         own = []
         while left and left[-1][0] in b:
