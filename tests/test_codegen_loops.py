@@ -5,6 +5,7 @@ import torch
 
 from jit import devices
 from jit.codegen import loops, reference
+from jit.codegen.handlers import Handlers
 from jit.codegen.target import target_of
 from jit.graph import dims
 
@@ -31,7 +32,7 @@ def handler_tables():
     for backend in devices.registered():
         if backend.emitter:
             target_of(backend.type)
-    return loops.Handlers.tables
+    return Handlers.tables
 
 
 @pytest.mark.parametrize("table", handler_tables(), ids=lambda t: t.of)

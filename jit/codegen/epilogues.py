@@ -61,26 +61,27 @@ def take_over(graph: Graph, schedule: Schedule, choose: Callable[[Call], Candida
         if not found:
             continue
         _join(schedule, node, reader, node in others)
-        call = _call(graph, schedule, node, reader, found)
-        chosen = choose(call) if call is not None else None
-        if chosen is None:
-            _part(schedule, node, reader)
-            continue
-        reader.calls, reader.lay_out = {node: chosen.template}, chosen.lay_out
-        schedule.order.remove(schedule.calls.pop(node))
+        if _taken(graph, schedule, node, reader, found, choose):
+            schedule.order.remove(schedule.calls.pop(node))
     for node, step in list(schedule.calls.items()):
         found = [t for t in templates_for(node) if t.alone] if _is_plain(node) else ()
         if not found:
             continue
         group = _apart(schedule, node)
-        call = _call(graph, schedule, node, group, found)
-        chosen = choose(call) if call is not None else None
-        if chosen is None:
-            _part(schedule, node, group)
-            continue
-        group.calls, group.lay_out = {node: chosen.template}, chosen.lay_out
-        schedule.order[schedule.order.index(step)] = group
-        del schedule.calls[node]
+        if _taken(graph, schedule, node, group, found, choose):
+            schedule.order[schedule.order.index(step)] = group
+            del schedule.calls[node]
+
+
+def _taken(graph: Graph, schedule: Schedule, node: Node, g: Group, templates: list, choose: Callable) -> bool:
+    """Whether ``choose`` gives a candidate for a group that was joined with a call; if not, they are parted again."""
+    call = _call(graph, schedule, node, g, templates)
+    chosen = choose(call) if call is not None else None
+    if chosen is None:
+        _part(schedule, node, g)
+        return False
+    g.calls, g.lay_out = {node: chosen.template}, chosen.lay_out
+    return True
 
 
 def _readers(graph: Graph, schedule: Schedule) -> tuple[dict[Node, Step], set[Node]]:

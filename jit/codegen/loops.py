@@ -487,37 +487,6 @@ class Check(Effect):
         need(dtype[self.value] is torch.int64 and self.code != 0, "a check has an int64 value and a code")
 
 
-class Handlers(dict):
-    """What an emitter does with each kind of statement, or with each of the ``kinds`` given: a table from classes to
-    functions, which serve the classes derived from theirs too.
-
-    >>> emits = Handlers("my language")
-    >>> @emits(Load)
-    ... def load(emitter, s): ...
-    >>> emits[type(s)](emitter, s)
-    """
-
-    tables: list = []  # all that there are
-
-    def __init__(self, of: str, *kinds: type) -> None:
-        self.of, self.kinds = of, kinds or (Statement,)
-        self.tables.append(self)
-
-    def __call__(self, *kinds: type) -> Callable:
-        def register(handler: Callable) -> Callable:
-            self.update(dict.fromkeys(kinds, handler))
-            return handler
-
-        return register
-
-    def __missing__(self, kind: type) -> Callable:
-        handler = next((self.get(base) for base in kind.__mro__ if base in self), None)
-        if handler is None:
-            raise NotImplementedError(f"{self.of} has no handler of {kind.__name__}")
-        self[kind] = handler
-        return handler
-
-
 def index_key(e: Any) -> int | tuple[frozenset[tuple], int]:
     """A hashable stand-in for an index expression whose equality is structural; comparing Dims themselves may guard or
     raise."""
@@ -826,17 +795,3 @@ class KernelBuilder:
         for s in kernel.body:
             sizes.update(dict.fromkeys(sorted(s.symbols - known)))
         return dataclasses.replace(kernel, sizes=tuple(sizes))
-
-
-def absolute_values(kernel: Kernel) -> frozenset:
-    """The values that are only ever added to, or taken from, constants of at least 1: their relative error near zero
-    does not matter."""
-    constants = {s.dst: s.constant for s in kernel.body if s.constant is not None}
-    good: set = set()
-    bad: set = set()
-    for s in kernel.body:
-        if s.prim and info(s.prim).linear == prims.IN_ALL and any(abs(constants.get(a, 0)) >= 1 for a in s.operands):
-            good.update(s.operands)
-        else:
-            bad.update(s.operands)
-    return frozenset(good - bad)

@@ -25,11 +25,12 @@ from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, SCATTERS, info
 from . import fusion, indexing, loops, nest
 from .groups import Group, Root
 from .indexing import FIXED, VIEWS, is_one, linear
+from .statement_order import drop_dead, reads_first
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
     from .buffers import Storage
-    from .loops import Kernel, KernelBuilder
+    from .loops import Kernel
 
 LOWER = {}
 HALF = loops.HALF
@@ -776,29 +777,3 @@ def scattered(group: Group, places: Callable, stored: dict[Node, Place], name: s
     e = Emitter(group, places, stored)
     e.update_at(m, place)
     return [*made, Lowered(e.finish(name + "_b"), e.arguments, {})]
-
-
-def drop_dead(builder: KernelBuilder) -> KernelBuilder:
-    """Remove statements whose value nothing uses from a builder's body."""
-    live, body = set(), []
-    for s in reversed(builder.body):
-        if s.effect or s.dst in live:
-            live.update(s.uses)
-            body.append(s)
-    builder.body = body[::-1]
-    return builder
-
-
-def reads_first(builder: KernelBuilder) -> KernelBuilder:
-    """Move each store behind the last load of its buffer: what takes the memory of an input or operand is written when
-    all of the old elements have been read."""
-    last = {s.loaded: k for k, s in enumerate(builder.body) if s.loaded}
-    waiting, body = {}, []
-    for k, s in enumerate(builder.body):
-        if last.get(s.stored, -1) > k:
-            waiting.setdefault(last[s.stored], []).append(s)
-        else:
-            body.append(s)
-        body += waiting.pop(k, ())
-    builder.body = body
-    return builder

@@ -33,8 +33,6 @@ from .target import target_of
 from .template import settled
 
 if TYPE_CHECKING:
-    import torch
-
     from ..graph.ir import Graph, Node
     from .groups import Group, LibraryCall
     from .loops import Kernel

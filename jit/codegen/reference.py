@@ -13,6 +13,7 @@ import torch
 from ..graph import dims, prims
 from ..graph.dim_text import render
 from . import loops
+from .handlers import Handlers
 from .registers import run
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def evaluate(kernel: loops.Kernel, buffers: dict, sizes: dict) -> None:
                 state.values[s.dst] = value
 
 
-means = loops.Handlers("the reference interpreter")
+means = Handlers("the reference interpreter")
 
 
 class _Run:

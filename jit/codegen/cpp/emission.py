@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.codegen import loops
+from jit.codegen.absolute import absolute_values
 from jit.codegen.cpp import blocks, compiler_check, ops, pieces, prefetch
 from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
+from jit.codegen.handlers import Handlers
 from jit.errors import Unsupported
 from jit.graph import dims
 from jit.graph.dim_text import render
@@ -35,9 +37,9 @@ BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
-values = loops.Handlers("the text of values in C++", loops.Value)
-per_row = loops.Handlers("rows in C++", loops.Value, loops.Effect)
-per_element = loops.Handlers("loops along the vector axis in C++")
+values = Handlers("the text of values in C++", loops.Value)
+per_row = Handlers("rows in C++", loops.Value, loops.Effect)
+per_element = Handlers("loops along the vector axis in C++")
 
 
 class KernelText(Strips):
@@ -60,7 +62,7 @@ class KernelText(Strips):
             self.names.update((x.name, f"{prefix}{i}") for i, x in enumerate(group))
         self.names.update((s, f"n{i}") for i, s in enumerate(kernel.sizes))
         self.names.update((n, f"v{i}") for n, i in self.layout.definition.items())
-        self.dtypes, self.absolute = kernel.dtypes, loops.absolute_values(kernel)
+        self.dtypes, self.absolute = kernel.dtypes, absolute_values(kernel)
         self.narrow = {}  # value name -> text of a 32-bit form of an integer
         self.value = {}  # value name -> text of it in the present scope
         for n, i in self.layout.definition.items():

@@ -419,5 +419,5 @@ static inline double tan_f64(double x) {
 
 HELPERS = _all()
 # What has a form here; of the others libmvec's are as exact as PyTorch's, or nearly. ``NAME_absolute``: one whose error
-# near zero is only small beside 1, see ``loops.absolute_values``.
+# near zero is only small beside 1, see ``codegen.absolute``.
 FUNCTIONS = {kind: frozenset(name for name in POINTWISE if f"{name}_{kind}" in HELPERS) for kind in FORMATS}

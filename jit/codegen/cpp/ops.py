@@ -390,7 +390,7 @@ def maximum(a: str, b: str, dtype: torch.dtype, less: bool = False) -> str:
 @dataclass(frozen=True)
 class Context:
     """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, for each argument its
-    Python value when it is a constant, else None, and ``absolute``, see ``loops.absolute_values``."""
+    Python value when it is a constant, else None, and ``absolute``, see ``codegen.absolute``."""
 
     dtype: torch.dtype
     args: tuple

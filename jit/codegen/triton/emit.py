@@ -23,6 +23,8 @@ import torch
 from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
+from ..absolute import absolute_values
+from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
 from .analysis import VECTOR
 from .passes import Passes, limit, neutral
@@ -87,7 +89,7 @@ def emit_tiled(tiling: Tiling, config: heuristics.Config, aligned: Collection[st
 
 
 # What is written for each kind of statement, where a block holds the whole row.
-statements = loops.Handlers("Triton")
+statements = Handlers("Triton")
 
 
 class Emitter:
@@ -122,7 +124,7 @@ class Emitter:
         self.row_start = analysis.odd_row_start(kernel) if config.shift and whole else None
         # Value name -> the dimensions along which it varies.
         self.varies = {n: self._ranges(kernel.varies[n]) for n in kernel.definition}
-        self.fast, self.absolute = analysis.fast_values(kernel), loops.absolute_values(kernel)
+        self.fast, self.absolute = analysis.fast_values(kernel), absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 

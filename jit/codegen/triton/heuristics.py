@@ -154,9 +154,9 @@ def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
 def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Reduction along the contiguous axis: a row per program, several short rows together; a loop for long ones.
 
-    Rows from 4096 elements on are read again for each pass, from the cache: 0.97 of a plain copy's rate, where held
-    ones reach 0.92 (bf16 softmax and norms). With exponentials that ends at 16384 elements: 0.95 held with
-    ``recompute``, at 32768 0.91; 65536 0.83 in a loop.
+    Rows of 4096 elements on, in a power of two, are read again for each pass, from the cache: 0.97 of a plain copy's
+    rate, where held ones reach 0.92 (bf16 softmax and norms). Other lengths are slower so, and rows that are quantised.
+    With exponentials that ends at 16384 elements: 0.95 held with ``recompute``, at 32768 0.91; 65536 0.83 in a loop.
     """
     kernel = tiling.kernel
     n_rows, width = size_hint(tiling.extent("x")), size_hint(tiling.extent("r"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import loops
+from ..handlers import Handlers
 from . import analysis, ops, scans, types
 from .analysis import VECTOR
 from .tiling import INT32_MAX
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..loops import Reduce, Scan, Statement
     from .emit import Emitter
 
-in_loop = loops.Handlers("Triton's loop over a row")
+in_loop = Handlers("Triton's loop over a row")
 
 
 def limit(emitter: Emitter, name: str) -> str:
