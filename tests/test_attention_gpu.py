@@ -46,21 +46,22 @@ def distance(a, b):
 
 
 def check(fn, exact, args, dtype):
-    """``exact`` is ``fn`` in doubles."""
+    """``exact`` is ``fn`` in doubles. What eager rounds between its operators counts for it: no worse than that."""
     wrt = [i for i, t in enumerate(args) if t.dtype is dtype]
     inner = [t.detach().clone().requires_grad_(i in wrt) for i, t in enumerate(args)]
     double = [t.double().detach().requires_grad_() if i in wrt else t for i, t in enumerate(args)]
     compiled = jit.compile(fn, fullgraph=True)
     with torch.no_grad():
-        plain = compiled(*args)
+        plain, eager = compiled(*args), fn(*args)
     out, expected = compiled(*inner), exact(*double)
     tangent = torch.randn_like(out)
-    limit = 6e-3 if dtype is torch.bfloat16 else 1.5e-3
+    limit = max(6e-3 if dtype is torch.bfloat16 else 1.5e-3, 1.1 * distance(eager, expected))
     assert distance(plain, expected) < limit and distance(out, expected) < limit
     found = torch.autograd.grad(out, [inner[i] for i in wrt], tangent)
     wanted = torch.autograd.grad(expected, [double[i] for i in wrt], tangent.double())
-    for f, w in zip(found, wanted):
-        assert distance(f, w) < 2 * limit and f.shape == w.shape
+    by_eager = torch.autograd.grad(fn(*inner), [inner[i] for i in wrt], tangent)
+    for f, w, e in zip(found, wanted, by_eager):
+        assert distance(f, w) < max(2 * limit, 1.1 * distance(e, w)) and f.shape == w.shape
 
 
 def spelled(score, mask):
