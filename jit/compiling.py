@@ -41,16 +41,17 @@ _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
 
 
 def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
-             graphs: bool | None = None) -> CompiledGraph:
-    """-> CompiledGraph of an optimised graph; logs it. For ``symbols`` and ``graphs`` (None: as ``config`` has it) see
-    ``Options``."""
+             graphs: bool | None = None, owns_inputs: bool = False) -> CompiledGraph:
+    """-> CompiledGraph of an optimised graph; logs it. For ``symbols``, ``graphs`` (None: as ``config`` has it) and
+    ``owns_inputs`` see ``Options``."""
     with logs.timed("passes"):
         graph = run_passes(graph, SCHEDULED)
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
         compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
-                                                graphs=config.cudagraphs if graphs is None else graphs))
+                                                graphs=config.cudagraphs if graphs is None else graphs,
+                                                owns_inputs=owns_inputs))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
@@ -76,7 +77,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     several = read is not None
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
-    origins, backward = symbol_origins(halves.forward), schedule(without_gates(halves.backward), saved_unaligned)
+    origins = symbol_origins(halves.forward)
+    backward = schedule(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
     forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
@@ -215,7 +217,7 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
             with logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
-                compiled = schedule(graph, unaligned, graphs=graphs)
+                compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
         except Unsupported:
             if gated:
                 raise

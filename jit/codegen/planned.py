@@ -12,7 +12,7 @@ from .. import devices
 from ..by_class import by_class
 from ..graph import dims
 from ..graph.ir import Ref
-from ..runtime.steps import Alloc, Argument, Aten, Call, Check, Const, Flag, Reg, Regs, Several, Slot, Slots, Vjp
+from ..runtime.steps import Alloc, Argument, Aten, Call, Check, Const, Flag, Reg, Regs, Several, Slot, Slots, View, Vjp
 from . import failing
 from .library_calls import REPLAY, arguments_of, out_form
 from .lower import ERROR
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..graph.ir import Node
     from .buffers import Storage
     from .emit_plan import PlanWriter
+    from .loops import Kernel
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,50 @@ class RunKernel:
         if p.options.target == "reference":
             writer.add(Call(p.code[key], slots, sizes, written))
         else:
-            own = {a: dims.Sym(b) for a, b in zip(p.named[key].sizes, kernel.sizes)}
-            writer.add(target_of(kernel.device).step(p.code[key], slots, sizes, written,
-                                                     lambda e: regs.reg(dims.subst(e, own))))
+            writer.add(target_of(kernel.device).step(p.code[key], slots, sizes, written, _number(writer, key, kernel)))
         if flag is not None and not traps:
             writer.add(Check(flag, "index out of range in self"))
+
+
+@dataclass(frozen=True)
+class RunTogether:
+    """Runs of loop kernels that need nothing of each other as one step (``joining``): one kernel, ``key``, that reads
+    and writes from other places of the storages on. ``kernels``: it for each run, with that one's sizes; ``offsets``:
+    these places, in elements, of each run."""
+
+    runs: tuple[RunKernel, ...]
+    kernels: tuple[Kernel, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    key: tuple
+
+    def write(self, writer: PlanWriter) -> None:
+        p, regs = writer.p, writer.regs
+        if self.key not in p.joined:  # in any order
+            for run in reversed(self.runs):
+                run.write(writer)
+            return
+        slots = tuple(tuple(map(self._place, [writer] * len(offsets), run.arguments, offsets))
+                      for run, offsets in zip(self.runs, self.offsets))
+        writer.committing |= any(run.commits for run in self.runs)
+        ints = tuple(tuple(regs.symbol(n) for n in kernel.sizes) for kernel in self.kernels)
+        written = tuple(s for of_one in slots for s, b in zip(of_one, self.kernels[0].buffers) if b.role != "in")
+        numbers = [_number(writer, self.key, kernel) for kernel in self.kernels]
+        writer.add(target_of(self.kernels[0].device).joined_step(p.code[self.key], slots, ints, written, numbers))
+
+    @staticmethod
+    def _place(writer: PlanWriter, storage: Storage, offset: int) -> int:
+        slot = writer.begin(storage)
+        if offset == 0:
+            return slot
+        source, slot = slot, writer.new_slot()
+        writer.add(View(slot, source, (), (), writer.regs.reg(offset)))
+        return slot
+
+
+def _number(writer: PlanWriter, key: tuple, kernel: Kernel) -> Callable:
+    """What gives the register of an expression over the sizes of what is compiled, for one of its runs."""
+    own = {a: dims.Sym(b) for a, b in zip(writer.p.named[key].sizes, kernel.sizes)}
+    return lambda e: writer.regs.reg(dims.subst(e, own))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -18,6 +18,7 @@ from .by_rows import summed_by_rows
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
+from .joining import join_launches
 from .indexing import unaliased
 from .layout import channels_last, operands_laid_out
 from .library_calls import computed_here
@@ -25,7 +26,7 @@ from .lifetimes import find_lifetimes
 from .loops import rename
 from .moments import one_pass
 from .padding import pad_rows
-from .planned import CallLibrary, RunKernel, Touch
+from .planned import CallLibrary, RunKernel, RunTogether, Touch
 from .prepare import prepare
 from .refine import refined
 from .registers import Registers
@@ -49,7 +50,8 @@ class Options:
     not aligned (GPU kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
     candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
-    calls are recorded into CUDA graphs."""
+    calls are recorded into CUDA graphs; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
+    as a backward does."""
 
     target: str = "native"
     fuse: bool = True
@@ -59,6 +61,7 @@ class Options:
     symbols: tuple = ()
     choose: Optional[Callable] = None
     graphs: bool = False
+    owns_inputs: bool = False
 
 
 @dataclass
@@ -108,9 +111,11 @@ class Planner:
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)
-        self.steps: list[CallLibrary | RunKernel | Touch] = []
+        self.steps: list[CallLibrary | RunKernel | RunTogether | Touch] = []
+        self.times: list[int] = []  # for each of them the number of the schedule's step of which it is a part
         self.launches: list = []  # loop kernels, in order
         self.launch_keys: list[tuple] = []  # what is compiled for each of them
+        self.joined: dict[tuple, int] = {}  # keys of kernels of several runs at once -> of how many at most
         self.aligned_inputs: set[int] = set()  # inputs whose address kernels take for an aligned one
 
     def schedule(self) -> None:
@@ -127,6 +132,8 @@ class Planner:
         write_into_inputs(b)
         for t, step in enumerate(schedule.order):
             step.plan(self, t)
+            self.times += [t] * (len(self.steps) - len(self.times))
+        join_launches(self)
         # ``emit``: arenas by lifetime, slots and registers, the two parts of the plan, frees.
 
     def _take_calls_over(self, schedule: fusion.Schedule) -> None:
@@ -212,15 +219,24 @@ class Planner:
             return storage.slot not in self.options.unaligned
         return storage.kind != "extern" or not storage.loose
 
+    def _runs(self) -> Iterator[tuple[Kernel, tuple]]:
+        """The kernels that are launched, in order, and what is compiled for each."""
+        for step in self.steps:
+            if isinstance(step, RunTogether) and step.key in self.joined:
+                yield step.kernels[0], step.key
+            elif isinstance(step, (RunKernel, RunTogether)):
+                for run in step.runs if isinstance(step, RunTogether) else (step,):
+                    yield self.launches[run.number], self.launch_keys[run.number]
+
     def compile_kernels(self) -> None:
         """Compile each distinct kernel once; fills ``self.code``: key -> what the target makes of it."""
         self.code: dict = {}
         self.named: dict = {}
         self.sources: list[tuple[str, str]] = []
         by_device: dict = {}
-        for k, key in zip(self.launches, self.launch_keys):
+        for k, key in self._runs():
             if key not in self.named:
-                loose = "".join(f"_{i}" for i in key[1])
+                loose = "".join(f"_{i}" for i in (*key[1], *key[2:]))
                 self.named[key] = rename(k, f"k_{k.key}{loose}")
                 by_device.setdefault(k.device, []).append(key)
                 if kernel_log:
@@ -233,7 +249,8 @@ class Planner:
             kernels = [self.named[key] for key in keys]
             aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
                        for k, key in zip(kernels, keys) if key[1]}
-            found = target_of(device).compile_kernels(kernels, aligned)
+            joined = {k.name: self.joined[key] for k, key in zip(kernels, keys) if key in self.joined}
+            found = target_of(device).compile_kernels(kernels, aligned, **({"joined": joined} if joined else {}))
             for k, key in zip(kernels, keys):
                 self.code[key], text = found[k.name]
                 self.sources.append((k.name, text))
@@ -243,7 +260,7 @@ class Planner:
     def finish(self) -> CompiledGraph:
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
-        return CompiledGraph(plan, self.sources, kernels, [self.named[key] for key in self.launch_keys],
+        return CompiledGraph(plan, self.sources, kernels, [self.named[key] for _, key in self._runs()],
                              tuple(self.regs.int_symbols))
 
 

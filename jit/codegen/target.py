@@ -9,6 +9,11 @@ for the device, CompileError where a tool fails.
 
 ``step(code, slots, ints, written, number) -> step``: the step of a plan that runs the code, which writes the memory of
 the slots ``written``. ``number`` gives the register that holds an expression over the kernel's sizes.
+
+That of a device with ``Backend.joins_launches`` has more (without it, the runs that could be one are separate steps):
+``may_join(kernel) -> bool``: whether several runs of a kernel can be one step; the argument ``joined`` of
+``compile_kernels``: kernel's name -> how many runs at most are to be one, where they are; and ``joined_step(code,
+slots, ints, written, numbers) -> step`` for that, with a tuple of slots, one of ints and a ``number`` for each run.
 """
 
 from __future__ import annotations
@@ -21,3 +26,8 @@ from .. import devices
 def target_of(device_type: str):
     """The target for kernels of a kind of device."""
     return importlib.import_module(devices.of_type(device_type).emitter)
+
+
+def joins(device_type: str) -> bool:
+    """Whether several runs of a kernel can be one step there."""
+    return hasattr(target_of(device_type), "joined_step")

@@ -52,6 +52,9 @@ class GpuKernel:
         cluster: thread blocks per cluster; only 1 is launched.
         early: it waits itself for the kernels in front of it (``griddepcontrol.wait``), and is launched before they
             have ended.
+        joined: 0, or how many launches one launch takes: its only parameter is then, in a power of two of 32-bit words
+            that is not less than this, the number of the first program of each launch (of those that are not there: the
+            largest number), and then the arguments of one launch after the other, in 64 bits each.
 
     The launch passes the step's pointers, then the ints, then the scratch pointers. Kernels that need global scratch
     memory must not be made into a record.
@@ -65,6 +68,7 @@ class GpuKernel:
     scratch: int = 2
     cluster: int = 1
     early: bool = False
+    joined: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -339,6 +339,24 @@ class Launch(_Kernel):
                 f"{numbers(names, self.grid)}")
 
 
+@dataclass(frozen=True)
+class LaunchTogether(_Kernel):
+    """Several launches of a ``GpuKernel`` that is made for it (``joined``) as one. They need nothing of each other;
+    each has the same number of pointers and of ints, and a register of ``grid`` with the number of its programs."""
+
+    kind: ClassVar[str] = "launch_together"
+    KERNEL: ClassVar[str] = "kernel"
+    kernel: Any
+    pointers: tuple[int, ...]
+    ints: tuple[int, ...]
+    grid: tuple[int, ...]
+    written: tuple[int, ...] = ()
+
+    def text(self, names: Sequence[str]) -> str:
+        return (f"launch {len(self.grid)} of {self.kernel.name}({tensors(self.pointers)}; {numbers(names, self.ints)}) "
+                f"programs {numbers(names, self.grid)}")
+
+
 class _Operator(Step):
     """A call of an operator by its arguments."""
 

@@ -16,7 +16,9 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
 from ... import config, devices, logs
@@ -46,7 +48,8 @@ class Compiled:
     ``source.arguments`` gives the type of each argument in order (pointers, then int64 sizes). Two null pointers follow
     them (Triton's scratch arguments). ``source.divisible`` are the arguments that have to be multiples of 16.
     ``source.grid`` is an expression over the sizes. ``early``: it may be launched before the kernel in front of it has
-    ended (``worker.early``).
+    ended (``worker.early``). ``joined``: how many launches one launch takes, as ``worker.joined`` says; 0: it is a
+    kernel as usual.
     """
 
     cubin: bytes
@@ -55,6 +58,7 @@ class Compiled:
     shared: int
     source: Source
     early: bool = False
+    joined: int = 0
 
 
 def capability_of(device=None) -> int:
@@ -74,7 +78,7 @@ def prepare() -> None:
     threading.Thread(target=load, name="jit-import-triton", daemon=True).start()
 
 
-def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=None) -> dict:
+def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=None, joined=None) -> dict:
     """Build kernels for a CUDA device.
 
     Args:
@@ -82,6 +86,7 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
         device: torch device or index, or None for the current one.
         configs: kernel name -> heuristics.Config, where the heuristic is not wanted.
         aligned: kernel name -> names of its buffers that are 16-byte aligned; all of them where a kernel is absent.
+        joined: name of a kernel -> how many of its launches are to be one, where they are.
     Returns:
         kernel name -> Compiled. Kernels of one structure share their cubin.
     Raises:
@@ -90,16 +95,18 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
     with logs.timed("triton emit"):
         sources = {k.name: emit(k, (configs or {}).get(k.name), aligned=(aligned or {}).get(k.name)) for k in kernels}
     with logs.timed("triton compile"):
-        return build_sources(sources, capability_of(device))
+        return build_sources(sources, capability_of(device), joined=joined or {})
 
 
-def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dict:
+def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
+                  joined: Mapping[str, int] = MappingProxyType({})) -> dict:
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
     jobs, found, early = {}, {}, EARLY and capability >= worker.CAPABILITY
     for name, s in sources.items():
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,
-                   stages=s.stages, early=early, **({"scratch": s.scratch} if s.scratch else {}))
+                   stages=s.stages, early=early, **({"scratch": s.scratch} if s.scratch else {}),
+                   **({"joined": joined[name]} if name in joined else {}))
         key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
         if key not in jobs and key not in found:
             data = None if keep_ptx else cache.get(key)
@@ -117,7 +124,7 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False) -> dic
             found[key] = result
             cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
     return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s,
-                        early)
+                        early, worker.places(len(s.arguments), joined[n])[0] if n in joined else 0)
             for n, (s, key) in sources.items()}
 
 

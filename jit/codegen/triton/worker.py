@@ -53,9 +53,58 @@ def early(ptx: str) -> str:
     return f"{ptx[:at.end()]}\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n{ptx[at.end():]}"
 
 
+PARAMETERS = 4096  # bytes that every driver takes for a launch
 _ENTRY = re.compile(r"\.entry\s")
+_PARAMETERS = re.compile(r"\.visible \.entry (\w+)\(\n((?:[^)\n]*\n)*)\)")
 _BODY = re.compile(r"\.entry[^{]*\{\n(?:\s*(?:\.reg|\.local|\.shared|//)[^\n]*\n|[ \t]*\n)*")
 CAPABILITY = 90  # the least of GPUs that have this
+
+
+def places(arguments: int, wanted: int) -> tuple[int, int, int]:
+    """For ``wanted`` launches that are joined, of a kernel with so many arguments: how many of them, at most, the
+    parameters of one launch take, where in these the arguments begin, and how many bytes they have. First comes, for
+    each launch, the number of the first of its programs, in a power of two of 32-bit words; then the arguments of one
+    launch after the other, each in eight bytes."""
+    best = 0, 0, 0
+    words = 2
+    while 4 * words + 8 * arguments <= PARAMETERS and best[0] < wanted:
+        most = min(words, (PARAMETERS - 4 * words) // max(8 * arguments, 1))
+        if most > best[0]:
+            best = most, 4 * words, 4 * words + 8 * arguments * most
+        words *= 2
+    return best
+
+
+def joined(ptx: str, arguments: int, wanted: int) -> str:
+    """A kernel's text for launches that are joined (``places``): each program finds out by halving to which of them it
+    belongs, and takes its arguments and its number in that one from there. The parameters lie in the constant cache,
+    so this takes as long as a few instructions."""
+    entry, at = _PARAMETERS.search(ptx), _BODY.search(ptx)
+    count, start, size = places(arguments, wanted)
+    if entry is None or at is None or len(_ENTRY.findall(ptx)) != 1 or count < 2:
+        raise RuntimeError("the PTX of a kernel is not in the form that is known")
+    name, body = entry[1], ptx[at.end():]
+    table = f"{name}_jobs"
+    lines = ["\t.reg .pred %joined_later;", "\t.reg .b32 %joined_<4>;", "\t.reg .b64 %joined_at_<3>;",
+             "\tmov.u32 %joined_0, %ctaid.x;", f"\tmov.b64 %joined_at_0, {table};", "\tmov.b32 %joined_1, 0;"]
+    step = start // 8
+    while step:
+        lines += [f"\tadd.u32 %joined_2, %joined_1, {step};", "\tmul.wide.u32 %joined_at_1, %joined_2, 4;",
+                  "\tadd.u64 %joined_at_1, %joined_at_0, %joined_at_1;", "\tld.param.u32 %joined_3, [%joined_at_1];",
+                  "\tsetp.ge.u32 %joined_later, %joined_0, %joined_3;",
+                  "\tselp.b32 %joined_1, %joined_2, %joined_1, %joined_later;"]
+        step //= 2
+    lines += ["\tmul.wide.u32 %joined_at_1, %joined_1, 4;", "\tadd.u64 %joined_at_1, %joined_at_0, %joined_at_1;",
+              "\tld.param.u32 %joined_3, [%joined_at_1];", "\tsub.u32 %joined_0, %joined_0, %joined_3;",
+              f"\tmul.wide.u32 %joined_at_2, %joined_1, {8 * arguments};",
+              "\tadd.u64 %joined_at_2, %joined_at_0, %joined_at_2;"]
+    for k in range(arguments):
+        body = body.replace(f"[{name}_param_{k}]", f"[%joined_at_2+{start + 8 * k}]")
+    body = body.replace("%ctaid.x", "%joined_0")
+    if f"{name}_param_" in body or "%ctaid" in body or "%nctaid" in body or "%gridid" in body:
+        raise RuntimeError("the PTX of a kernel is not in the form that is known")
+    head = ptx[:entry.start(2)] + f"\t.param .align 8 .b8 {table}[{size}]\n" + ptx[entry.end(2):at.end()]
+    return head + "\n".join(lines) + "\n" + body
 
 
 def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
@@ -63,8 +112,9 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
 
     Args:
         job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions),
-            ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``), ``maxnreg``
-            (None for no limit) and ``scratch`` (bytes for each program that are provided).
+            ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``), ``joined``
+            (for how many launches it is made ``joined``), ``maxnreg`` (None for no limit) and ``scratch`` (bytes for
+            each program that are provided).
     Returns:
         dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job
         asks with ``keep_ptx``).
@@ -90,6 +140,8 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
         backend.add_stages(stages, options, backends.Language.TRITON)
         for stage, lower in stages.items():
             module = lower(module, metadata)
+            if stage == "ptx" and job.get("joined"):
+                module = joined(module, len(job["arguments"]), job["joined"])
             if stage == "ptx" and job.get("early"):
                 module = early(module)
             if stage == "ptx" and job.get("keep_ptx"):

@@ -26,6 +26,7 @@ constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SI
 constexpr int kPreferShared = 1;      // CU_FUNC_CACHE_PREFER_SHARED
 constexpr int kSharedWithoutOptIn = 48 << 10;
 constexpr int kMaxDevices = 64;
+constexpr size_t kParameters = 4096;  // bytes that every driver takes for a launch
 
 // CUlaunchConfig, with its one attribute.
 struct LaunchAttribute {
@@ -163,6 +164,7 @@ struct GpuKernel {
   std::vector<Int> ints;
   int scratch = 2;
   bool early = false;
+  size_t joined = 0;  // how many launches one launch takes; 0: it is a kernel as usual
   std::mutex mutex;
   std::atomic<CUfunction> functions[kMaxDevices] = {};
   struct Loaded {
@@ -234,6 +236,10 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
   k->shared = (int)as_int(attribute(record, "shared").get(), "GpuKernel.shared");
   k->scratch = (int)as_int(attribute(record, "scratch").get(), "GpuKernel.scratch");
   k->early = PyObject_IsTrue(attribute(record, "early").get()) == 1;
+  int64_t joined = as_int(attribute(record, "joined").get(), "GpuKernel.joined");
+  if (joined < 0 || joined == 1 || joined > (int64_t)kParameters / 4)
+    raise(PyExc_ValueError, "GpuKernel " + k->name + ": joined is out of range");
+  k->joined = (size_t)joined;
   if (as_int(attribute(record, "cluster").get(), "GpuKernel.cluster") != 1)
     raise(PyExc_ValueError, "GpuKernel " + k->name + ": thread block clusters are not launched; cluster has to be 1");
   if (k->threads <= 0 || k->threads > 1024 || k->scratch < 0 || k->scratch > 4)
@@ -247,6 +253,8 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
     if (index < 0 || (size_t)index >= n_int_regs || (type != "i32" && type != "i64"))
       raise(PyExc_ValueError, "GpuKernel " + k->name + ": ints takes (index of the step's int, 'i32' or 'i64')");
     k->ints.push_back({(int32_t)index, type == "i64"});
+    if (joined && (index != i || type != "i64"))
+      raise(PyExc_ValueError, "GpuKernel " + k->name + ": launches that are joined have all ints, in 64 bits each");
   }
   return k;
 }
@@ -484,6 +492,26 @@ bool begin_launches(int device, void* stream) {
   return !own_captures && is_capturing(stream);
 }
 
+// The launch itself, with the addresses of the arguments.
+static void start(GpuKernel& kernel, int device, void* stream, bool captured, const int64_t* grid, void** arguments) {
+  if (captured) kernel.captured.store(true, std::memory_order_relaxed);
+  if (kernel.early && driver().launch_kernel_ex) {
+    static const LaunchAttribute attribute{kProgrammaticSerialization, {}, {1}};
+    LaunchConfig config{{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
+                        {(unsigned)kernel.threads, 1, 1},
+                        (unsigned)kernel.shared,
+                        stream,
+                        &attribute,
+                        1};
+    check(driver().launch_kernel_ex(&config, kernel.function(device), arguments, nullptr), "cuLaunchKernelEx",
+          kernel.name);
+    return;
+  }
+  check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
+                               kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),
+        "cuLaunchKernel", kernel.name);
+}
+
 void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* const* pointers, size_t n_pointers,
             const int64_t* ints, const int64_t* grid) {
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
@@ -509,22 +537,57 @@ void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* co
     values[at] = 0;
     arguments[at] = &values[at];
   }
-  if (captured) kernel.captured.store(true, std::memory_order_relaxed);
-  if (kernel.early && driver().launch_kernel_ex) {
-    static const LaunchAttribute attribute{kProgrammaticSerialization, {}, {1}};
-    LaunchConfig config{{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
-                        {(unsigned)kernel.threads, 1, 1},
-                        (unsigned)kernel.shared,
-                        stream,
-                        &attribute,
-                        1};
-    check(driver().launch_kernel_ex(&config, kernel.function(device), arguments, nullptr), "cuLaunchKernelEx",
-          kernel.name);
-    return;
+  start(kernel, device, stream, captured, grid, arguments);
+}
+
+bool takes_together(const GpuKernel& kernel) { return kernel.joined > 0; }
+
+// The words in front of the arguments, as `worker.places` has them.
+static size_t words_of(const GpuKernel& kernel) {
+  size_t words = 2;
+  while (words < kernel.joined) words *= 2;
+  return words;
+}
+
+static void check_parameters(const GpuKernel& kernel, size_t n_arguments) {
+  TORCH_CHECK(4 * words_of(kernel) + 8 * n_arguments * kernel.joined <= kParameters, "kernel ", kernel.name, " has ",
+              n_arguments, " arguments, too many for launches that are joined");
+}
+
+void check_together(GpuKernel& kernel, int device, size_t n_pointers) {
+  check_parameters(kernel, n_pointers + kernel.ints.size());
+  make_context_current(device, kernel.name);
+  kernel.function(device);
+}
+
+void launch_together(GpuKernel& kernel, int device, void* stream, bool captured, size_t n, const int64_t* programs,
+                     const uint64_t* arguments, size_t n_arguments) {
+  check_parameters(kernel, n_arguments);
+  const size_t words = words_of(kernel);
+  alignas(8) char table[kParameters];
+  auto* first = reinterpret_cast<uint32_t*>(table);
+  char* place = table + 4 * words;
+  int64_t grid[3] = {0, 1, 1};
+  size_t count = 0;
+  auto flush = [&] {
+    if (count == 0) return;
+    for (size_t k = count; k < words; ++k) first[k] = UINT32_MAX;
+    void* parameters[] = {table};
+    start(kernel, device, stream, captured, grid, parameters);
+    count = 0;
+    grid[0] = 0;
+  };
+  for (size_t k = 0; k < n; ++k) {
+    if (programs[k] == 0) continue;
+    TORCH_CHECK(programs[k] > 0 && programs[k] <= 0x7fffffff, "kernel ", kernel.name, ": ", programs[k],
+                " programs are beyond the launch limits");
+    if (count == kernel.joined || grid[0] + programs[k] > 0x7fffffff) flush();
+    first[count] = (uint32_t)grid[0];
+    std::memcpy(place + 8 * n_arguments * count, arguments + k * n_arguments, 8 * n_arguments);
+    grid[0] += programs[k];
+    ++count;
   }
-  check(driver().launch_kernel(kernel.function(device), (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
-                               kernel.threads, 1, 1, kernel.shared, stream, arguments, nullptr),
-        "cuLaunchKernel", kernel.name);
+  flush();
 }
 
 }  // namespace jit

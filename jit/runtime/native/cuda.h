@@ -35,6 +35,16 @@ bool begin_launches(int device, void* stream);
 void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* const* pointers, size_t n_pointers,
             const int64_t* ints, const int64_t* grid);
 
+// Whether a kernel is made for launches that are joined.
+bool takes_together(const GpuKernel& kernel);
+
+// Several launches of such a kernel as one, or as few as it takes. ``arguments``: those of each, one after the other.
+void launch_together(GpuKernel& kernel, int device, void* stream, bool captured, size_t n, const int64_t* programs,
+                     const uint64_t* arguments, size_t n_arguments);
+
+// Raises what this would, but for errors of the device itself; afterwards the kernel is loaded.
+void check_together(GpuKernel& kernel, int device, size_t n_pointers);
+
 // Whether somebody records what is launched on a stream into a CUDA graph.
 bool is_capturing(void* stream);
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/Dtype.h>
 
 #include <algorithm>
+#include <map>
 
 #include "plan_graphs.h"
 #include "plan_run.h"
@@ -14,6 +15,7 @@ namespace {
 
 struct Parser {
   Program& p;
+  std::map<std::pair<PyObject*, size_t>, std::shared_ptr<GpuKernel>> kernels_ = {};  // by records, which the plan keeps
 
   int32_t slot(PyObject* o, const char* what) {
     int64_t i = as_int(o, what);
@@ -102,10 +104,22 @@ struct Parser {
       s.op = Step::kGpu;
       s.slots = slots(t[2], "launch");
       s.ints = regs(t[3], "launch");
-      s.kernel = parse_gpu_kernel(t[1], s.ints.size());
+      s.kernel = kernel(t[1], s.ints.size());
       auto grid = regs(t[4], "grid");
       if (grid.size() != 3) raise(PyExc_ValueError, "a grid has 3 registers");
+      if (takes_together(*s.kernel)) raise(PyExc_ValueError, "a kernel for launches that are joined is launched alone");
       std::copy(grid.begin(), grid.end(), s.grid.begin());
+      p.has_gpu = true;
+    } else if (kind == "launch_together") {
+      s.op = Step::kGpu;
+      s.slots = slots(t[2], kind.c_str());
+      s.ints = regs(t[3], kind.c_str());
+      s.programs = regs(t[4], kind.c_str());
+      size_t n = s.programs.size();
+      if (n == 0 || s.slots.size() % n || s.ints.size() % n)
+        raise(PyExc_ValueError, "launches that are joined have the same number of pointers and of ints");
+      s.kernel = kernel(t[1], s.ints.size() / n);
+      if (!takes_together(*s.kernel)) raise(PyExc_ValueError, "a kernel is not made for launches that are joined");
       p.has_gpu = true;
     } else if (kind == "aten") {
       s.op = Step::kAten;
@@ -162,9 +176,16 @@ struct Parser {
     }
     if (s.op != Step::kView && s.op != Step::kCopy && s.op != Step::kFree && s.op != Step::kCheck && s.dst >= 0)
       own(s.dst);
-    if (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts)
+    if (s.programs.empty() && (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts))
       raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
+  }
+
+  // A kernel that several steps launch is loaded once.
+  std::shared_ptr<GpuKernel> kernel(PyObject* record, size_t n_int_regs) {
+    auto& known = kernels_[{record, n_int_regs}];
+    if (!known) known = parse_gpu_kernel(record, n_int_regs);
+    return known;
   }
 
   // mm, bmm and addmm into memory of the plan's, with factors of 1.

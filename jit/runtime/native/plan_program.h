@@ -57,6 +57,7 @@ struct Step {
   void (*function)(void**, const int64_t*) = nullptr;
   std::vector<int32_t> slots, ints;
   std::array<int32_t, 3> grid{};
+  std::vector<int32_t> programs;  // of launches that are one: a register for each; slots and ints are those of all
   std::shared_ptr<GpuKernel> kernel;
   std::unique_ptr<AtenStep> aten;
   std::string text;

@@ -113,7 +113,9 @@ class Run {
     int64_t ints[kMaxInts];
     for (size_t k = p_.commit; k < p_.steps.size(); ++k) {
       const Step& s = p_.steps[k];
-      if (s.op == Step::kGpu) {
+      if (s.op == Step::kGpu && !s.programs.empty()) {
+        check_together(*s.kernel, device, s.slots.size() / s.programs.size());
+      } else if (s.op == Step::kGpu) {
         for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
         int64_t grid[3] = {regs_[s.grid[0]], regs_[s.grid[1]], regs_[s.grid[2]]};
         check_launch(*s.kernel, device, s.slots.size(), ints, grid);
@@ -159,6 +161,10 @@ class Run {
           break;
         }
         case Step::kGpu: {
+          if (!s.programs.empty()) {
+            launch_together(s, device, stream, captured);
+            break;
+          }
           for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
           for (size_t i = 0; i < s.ints.size(); ++i) ints[i] = regs_[s.ints[i]];
           int64_t grid[3] = {regs_[s.grid[0]], regs_[s.grid[1]], regs_[s.grid[2]]};
@@ -215,6 +221,21 @@ class Run {
       for (; death != last_death && death->first <= (int32_t)index; ++death)
         if (!slots_[death->second].borrowed) slots_[death->second].clear();
     }
+  }
+
+  // Launches that are one: of each its programs, and its arguments in a row.
+  void launch_together(const Step& s, int device, void* stream, bool captured) {
+    size_t n = s.programs.size(), n_pointers = s.slots.size() / n, n_ints = s.ints.size() / n;
+    c10::SmallVector<int64_t, 64> programs;
+    c10::SmallVector<uint64_t, 512> arguments;
+    for (size_t k = 0; k < n; ++k) {
+      programs.push_back(regs_[s.programs[k]]);
+      for (size_t i = k * n_pointers; i < (k + 1) * n_pointers; ++i)
+        arguments.push_back(reinterpret_cast<uint64_t>(pointer(slots_[s.slots[i]])));
+      for (size_t i = k * n_ints; i < (k + 1) * n_ints; ++i) arguments.push_back((uint64_t)regs_[s.ints[i]]);
+    }
+    jit::launch_together(*s.kernel, device, stream, captured, n, programs.data(), arguments.data(),
+                         n_pointers + n_ints);
   }
 
   // The bytes to be copied where two slots are laid out alike without gaps, on the CPU; -1 where they are not, or where
