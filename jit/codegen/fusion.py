@@ -99,8 +99,9 @@ class _Trees:
     """Decides in program order which nodes are roots, with the cost and the leaves of the tree below each."""
 
     def __init__(self, graph: Graph, users: dict[Node, dict[Node, int]], wanted: set[Node],
-                 numel: dict[Node, int]) -> None:
+                 numel: dict[Node, int], repeated: Collection[Node] = frozenset()) -> None:
         self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
+        self.repeated = repeated  # what all readers compute for themselves, whatever it reads
         self.of_rows: set[Node] = set()  # results of reductions, and what is made of these alone
         self.users, self.wanted, self.numel = users, wanted, numel
         for n in graph.nodes:
@@ -135,6 +136,8 @@ class _Trees:
             return True
         if self.count[n] > MAX_TREE or len(self.leaves[n]) > 12:
             return False
+        if n in self.repeated:
+            return True
         if users and all(OF_A_PRODUCT in u.attrs for u in users):
             return True  # each reads other elements of it, or all vectors are multiplied by one
         cost = self.cost[n]
@@ -159,6 +162,60 @@ class _Trees:
         rows = devices.backend(n.type.device).repeats_behind_rows and any(
             l in self.of_rows and self.numel[l] > 1 for l in self.leaves[n])
         return cost <= (CHEAP_BEHIND_ROWS if rows and reads <= 3 * size else CHEAP_TO_REPEAT)
+
+
+def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
+    """The cheap values with several readers, each of which reads what they are made of anyway, in step, but for one
+    tensor: to compute them again there costs no more reads than to read them, and they need not be stored. Such is the
+    gradient behind a relu that follows a norm: the sums over it and the gradient of the norm read it."""
+    found, known = set(), {}
+
+    def root(n: Node) -> Root:
+        if n not in known:
+            known[n] = Root(n, 0)
+            _collect(known[n], trees.inlined)
+        return known[n]
+
+    for n in graph.nodes:
+        if (len(trees.users[n]) < 2 or n in trees.inlined or n in trees.wanted or info(n.op).kind != "pointwise"
+            or trees.cost[n] > devices.backend(n.type.device).cheap_without_reads):
+            continue
+        big = [l for l in trees.leaves[n] if trees.numel[l] * 4 > trees.numel[n]]
+        if len(big) > 1:
+            readers = _roots_that_read(n, trees)
+            if not any(r.op in EXTERN or r.op in SCATTERS or r.op in ("cat", "window") for r in readers):
+                kernels: dict = {}  # reductions over the same dimensions of it are one
+                for r in map(root, readers):
+                    kernels.setdefault((r.domain, r.reduced) if r.reduced else r, []).append(r)
+                if all(_reads_anyway(k, root(n), big) for k in kernels.values()):
+                    found.add(n)
+    return found
+
+
+def _roots_that_read(n: Node, trees: _Trees) -> list[Node]:
+    found, seen, stack = [], set(), list(trees.users[n])
+    while stack:
+        u = stack.pop()
+        if u not in seen:
+            seen.add(u)
+            if u in trees.inlined:
+                stack += trees.users[u]
+            if u not in trees.inlined or u in trees.wanted:
+                found.append(u)
+    return found
+
+
+def _reads_anyway(readers: list[Root], n: Root, big: list[Node]) -> bool:
+    """Whether a kernel of these roots reads ``n``, and all but one of ``big`` at the same place in each iteration."""
+    aligns = {a for r in readers for a in r.reads.get(n.node, ())}
+    (at,) = aligns if len(aligns) == 1 else (None,)
+    if at is None:
+        return False
+    missing = 0
+    for l in big:
+        own = {None if a is None else tuple(d if d == FIXED else at[d] for d in a) for a in n.reads[l]}
+        missing += None in own or not any(own <= r.reads.get(l, set()) for r in readers)
+    return missing <= 1
 
 
 def _collect(root: Root, inlined: set[Node]) -> None:
@@ -264,7 +321,11 @@ class _Fuser:
         self.graph = graph
         numel = {n: numel_hint(() if n.several else n.type.shape) for n in graph.nodes}
         self.users, self.wanted = _uses(graph, numel)
-        self.inlined = _Trees(graph, self.users, self.wanted, numel).inlined
+        trees = _Trees(graph, self.users, self.wanted, numel)
+        repeated = _read_anyway(graph, trees)
+        if repeated:
+            trees = _Trees(graph, self.users, self.wanted, numel, repeated)
+        self.inlined = trees.inlined
         self.roots = {}       # node -> its roots (several for the operands of a concatenation)
         self.calls = {}       # node of the library -> its call
         self.groups = {}      # id -> group or library call, in order

@@ -4,18 +4,21 @@ Which values are saved is a minimum cut weighted by bytes. What is cheap to comp
 where that saves memory; contractions, library calls, reductions, scans and random numbers never are. Inputs and outputs
 of the primal graph are kept alive by others and cost nothing. Of a checkpointed region all but what others read may be
 computed again, random numbers excepted; each region right before its gradients.
+
+What library calls of both halves read lies in memory in both. Computed again it would be read and written once more for
+nothing, so it is saved, as eager saves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
 from jit.graph.dims import hint
 from jit.graph.ir import Graph, Loc, Node, Output, Part, ancestors
-from jit.graph.passes import optimize
+from jit.graph.passes import optimize, rewrite
 from jit.graph.passes.dce import unmarked
 from jit.graph.prim_info import info
 from jit.graph.prims import POINTWISE, VIEWS, base_of
@@ -57,8 +60,12 @@ def partition(joint: Joint, changed: tuple[int, ...] = (), loose: tuple[int, ...
     has run; the outputs ``loose``, by position, may be written before the backward, which reads copies of them if it
     needs them."""
     graph = optimize(joint.graph)
-    primal_outputs, gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
-    division = _Division(graph, joint.n_primals, primal_outputs, gradients, changed, loose)
+    division = _Division(graph, joint, changed, loose)
+    signs = division.signs()
+    if signs:
+        graph = rewrite.changed(graph, signs)
+        division = _Division(graph, joint, changed, loose)
+    primal_outputs, gradients = division.primal_outputs, division.gradients
     kept = division.kept(division.cut())
 
     returned = {o.node: j for j, o in reversed(list(enumerate(primal_outputs))) if o.mutates is None}
@@ -149,10 +156,11 @@ def region_of(n: Node) -> int:
 
 
 class _Division:
-    def __init__(self, graph: Graph, n_primals: int, primal_outputs: list[Output], gradients: list[Output],
-                 changed: tuple[int, ...], loose: tuple[int, ...] = ()) -> None:
+    def __init__(self, graph: Graph, joint: Joint, changed: tuple[int, ...], loose: tuple[int, ...]) -> None:
         self.graph = graph
-        tangents = set(graph.inputs[n_primals:])
+        self.primal_outputs, self.gradients = graph.outputs[: joint.n_outputs], graph.outputs[joint.n_outputs :]
+        primal_outputs, gradients = self.primal_outputs, self.gradients
+        tangents = set(graph.inputs[joint.n_primals :])
         self.late = set(tangents)  # what depends on a tangent
         for n in graph.nodes:
             if any(i in self.late for i in n.inputs):
@@ -173,6 +181,7 @@ class _Division:
         self.exact = self._compared(graph)
         self.regions = any(region_of(n) for n in self.early)
         self.repeatable = self._repeatable([o.node for o in primal_outputs]) if self.regions else set()
+        self.in_memory = self._read_by_library(self.early) & self._read_by_library(needed & self.late)
 
     @staticmethod
     def _compared(graph: Graph) -> set:
@@ -196,6 +205,41 @@ class _Division:
         for n in self.early:
             left.update(i if i.op == "getitem" else base_of(i) for i in n.inputs if region_of(i) != region_of(n))
         return inner - left
+
+    @staticmethod
+    def _read_by_library(nodes: set) -> set:
+        return {base_of(i) for n in nodes if info(n.op).kind == "call" for i in n.inputs}
+
+    def _once(self, n: Node, depth: int = 0) -> bool:
+        """Whether the forward alone computes ``n``, which ends a chain of ``depth`` cheap operations."""
+        return (n.op == "input" or n in self.between or n.impure or n in self.early and n not in self.repeatable
+                and (not info(n.op).repeatable or n in self.exact or n in self.in_memory or depth > LONGEST_CHAIN))
+
+    def signs(self) -> dict:
+        """Changes of ``relu(z) <= 0`` to ``z <= 0``, which is the same for every value, where ``z`` is computed from
+        results of the library that the backward reads anyway: the mask of a relu behind a norm then reads nothing."""
+        found = [n for n in self.candidates if n.op == "le" and n not in self.early and n.inputs[0].op == "relu"
+                 and n.inputs[0] in self.in_memory and info(n.inputs[1].op).constant
+                 and n.inputs[1].attrs["value"] == 0]
+        if not found:
+            return {}
+        others = self._origins(self.read.difference(found))
+        return {n: {"inputs": (z, n.inputs[1])} for n in found for z in n.inputs[0].inputs
+                if all(o in others and info(o.op).kind in ("call", "part")
+                       for o in self._origins([z]) if self._bytes(o) * 4 > self._bytes(z))}
+
+    def _origins(self, nodes: Iterable[Node]) -> set:
+        """What the backward has to be given to compute ``nodes``."""
+        found, seen, stack = set(), set(), list(nodes)
+        while stack:
+            n = stack.pop()
+            if n not in seen:
+                seen.add(n)
+                if self._once(n):
+                    found.add(n)
+                else:
+                    stack += n.inputs
+        return found
 
     def _weight(self, n: Node) -> int:
         """What it costs to save ``n``, in bytes."""
@@ -221,8 +265,7 @@ class _Division:
                 depth[n] = 0
                 continue
             depth[n] = max((depth[i] for i in n.inputs), default=0) + (n.op in POINTWISE)
-            once = (n.op == "input" or n in self.between or n.impure or n in self.early and n not in self.repeatable
-                    and (not info(n.op).repeatable or n in self.exact or depth[n] > LONGEST_CHAIN))
+            once = self._once(n, depth[n])
             a, z = entry[n], leave[n] = network.vertex(), network.vertex()
             network.edge(a, z, self._weight(n))
             if once:

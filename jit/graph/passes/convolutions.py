@@ -107,7 +107,7 @@ def _as_product(b: Builder, n: Node) -> Node:
         if n.attrs["index"]:
             made = b.aten("aten::mm", "", (b.permute(_rows(b, g), (1, 0)), _rows(b, x)),
                           TensorType.contiguous(w.type.shape[:2], w.type.dtype, w.type.device))
-            return b.reshape(made, w.type.shape)
+            return b.view_node("reshape", made, {"shape": n.type.shape}, n.type.shape, n.type.strides)
         return _images(b, b.permute(g, (0, 2, 3, 1)), _matrix(b, w), n.type)
     x, w = n.inputs[:2]
     return _images(b, b.permute(x, (0, 2, 3, 1)), b.permute(_matrix(b, w), (1, 0)), n.type)
