@@ -183,7 +183,7 @@ def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
         big = [l for l in trees.leaves[n] if trees.numel[l] * 4 > trees.numel[n]]
         if len(big) > 1:
             readers = _roots_that_read(n, trees)
-            if not any(r.op in EXTERN or r.op in SCATTERS or r.op in ("cat", "window") for r in readers):
+            if all(info(r.op).kind in ("pointwise", "reduction") for r in readers):
                 kernels: dict = {}  # reductions over the same dimensions of it are one
                 for r in map(root, readers):
                     kernels.setdefault((r.domain, r.reduced) if r.reduced else r, []).append(r)
