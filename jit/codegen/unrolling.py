@@ -9,17 +9,24 @@ as any pointwise kernel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+import torch
 
 from ..graph import dims
 from . import loops
 from .nest import without_ones
 
 if TYPE_CHECKING:
+    from ..graph.dims import IntExpr
     from .loops import Kernel, Statement
 
-_ALWAYS = "always"  # in the place of the name of a condition that holds
+# In the place of the name of a condition that holds, and of one that does not.
+_ALWAYS, _NEVER = "always", "never"
+LONGEST_BODY = 80  # statements of a kernel with neighbouring results written out
+MOST_NEIGHBOURS = 8  # of them
+WRITTEN_OUT = frozenset((loops.Load, loops.Const, loops.IndexValue, loops.Compute, loops.Store))
 
 
 def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
@@ -36,6 +43,27 @@ def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
            and any(kernel.definition[o].reduces for o in s.operands) for s in kernel.body):
         return None
     return without_ones(_Unrolling(kernel, tiles).run())
+
+
+def neighbours_written_out(kernel: Kernel) -> Kernel:
+    """The kernel with a few neighbouring results for each point along an axis that its indices walk in periods of so
+    few iterations.
+
+    What is read at ``i // 2`` and chosen by ``i % 2``, as the halves of bytes are, or pairs put side by side, costs a
+    division and a load with a position of its own for every result. Of two results that are written out, each knows
+    its remainder, and both read at ``i``.
+    """
+    if kernel.raxes or not all(type(s) in WRITTEN_OUT and s.symbols.isdisjoint(kernel.definition) for s in kernel.body):
+        return kernel
+    for axis in kernel.axes:
+        periods = set() if type(axis.extent) is not int else {
+            n for s in kernel.body if axis.name in s.symbols for n in dims.periods(s.expression, axis.name)}
+        if len(periods) != 1:
+            continue
+        period, = periods
+        if period <= MOST_NEIGHBOURS and axis.extent % period == 0 and period * len(kernel.body) <= LONGEST_BODY:
+            kernel = unrolled(kernel, {axis.name: period}) or kernel
+    return kernel
 
 
 class _Unrolling:
@@ -61,7 +89,8 @@ class _Unrolling:
                 elif not kernel.is_element(s):
                     names[s.dst] = self.statement(s, values, names)
         for buffer, index, value, mask in stores:
-            b.store(buffer, index, value, None if mask == _ALWAYS else mask)
+            if mask != _NEVER:
+                b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
         return b.finish(kernel.name)
 
     def row(self, total: Statement, values: dict, names: dict) -> str:
@@ -85,27 +114,50 @@ class _Unrolling:
                 result = self.b.compute("add", result, inner[total.arg], dtype=total.dtype)
         return result
 
+    def value(self, name: str) -> str:
+        """The name of a value, where it may be a condition that is known."""
+        return self.b.const(name == _ALWAYS, torch.bool) if name in (_ALWAYS, _NEVER) else name
+
     def statement(self, s: Statement, values: dict, names: dict) -> str:
         """The name of a statement's value."""
         b = self.b
         if s.loaded:
             mask = names.get(s.mask)
+            if mask == _NEVER:
+                return b.const(s.other, s.dtype_in(self.kernel))
             return b.load(s.buffer, dims.subst(s.index, values), None if mask == _ALWAYS else mask, s.other)
         if s.constant is not None:
-            return b.const(s.constant, s.dtype)
+            name = b.const(s.constant, s.dtype)
+            if type(s.constant) is int:
+                self.index_of[name] = s.constant
+            return name
         if s.prim is None:
             e = dims.subst(s.expression, values)
             name = b.index(e, s.dtype)
             self.index_of[name] = e
             return name
         args = [names[a] for a in s.operands]
-        if s.prim == "lt" and all(a in self.index_of for a in args):
-            low, high = (self.index_of[a] for a in args)
-            if dims.nonnegative(high - low - 1):
-                return _ALWAYS
-        if s.prim == "logical_and" and _ALWAYS in args:
-            return args[1] if args[0] == _ALWAYS else args[0]
-        if s.prim == "where" and args[0] == _ALWAYS:
-            return args[1]
-        args = [b.const(True, s.dtype) if a == _ALWAYS else a for a in args]
-        return b.compute(s.prim, *args, dtype=s.dtype)
+        if s.prim in _ORDERS and all(a in self.index_of for a in args):
+            known = _ORDERS[s.prim](*(self.index_of[a] for a in args))
+            if known is not None:
+                return _ALWAYS if known else _NEVER
+        if s.prim == "logical_and" and not {_ALWAYS, _NEVER}.isdisjoint(args):
+            return _NEVER if _NEVER in args else args[1] if args[0] == _ALWAYS else args[0]
+        if s.prim == "where" and args[0] in (_ALWAYS, _NEVER):
+            return args[1 if args[0] == _ALWAYS else 2]
+        return b.compute(s.prim, *map(self.value, args), dtype=s.dtype)
+
+
+def _below(a: IntExpr, b: IntExpr) -> bool | None:
+    """Whether a < b, where that is known."""
+    return True if dims.nonnegative(b - a - 1) else False if dims.nonnegative(a - b) else None
+
+
+# Comparison of two indices -> whether it holds, where that is known.
+_ORDERS: dict[str, Callable[[IntExpr, IntExpr], bool | None]] = {
+    "lt": _below, "gt": lambda a, b: _below(b, a), "le": lambda a, b: _opposite(_below(b, a)),
+    "ge": lambda a, b: _opposite(_below(a, b))}
+
+
+def _opposite(known: bool | None) -> bool | None:
+    return None if known is None else not known

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from jit import devices
 from jit.codegen import loops, nest
 from jit.codegen.cpp.ops import COST
+from jit.codegen.unrolling import neighbours_written_out
 from jit.errors import JitError
 from jit.graph import dims
 
@@ -43,11 +44,11 @@ def stream_bytes(kernel: loops.Kernel) -> int:
 
 def normalise(kernel: loops.Kernel) -> loops.Kernel:
     """The same computation without axes of one iteration, and with neighbouring axes joined where every index walks
-    them as one."""
+    them as one; what repeats in few of them is written out."""
     kernel = nest.without_ones(kernel)
     if not kernel.axes and not kernel.raxes:
         kernel = dataclasses.replace(kernel, axes=(loops.Axis("unit", 1, "p"),))
-    return nest.unfolded(nest.joined(kernel, nest.walked_as_one), SHORTEST_PERIOD)
+    return neighbours_written_out(nest.unfolded(nest.joined(kernel, nest.walked_as_one), SHORTEST_PERIOD))
 
 
 @dataclass
