@@ -335,7 +335,10 @@ class Reduce(Combined):
 @dataclass(frozen=True)
 class Scan(Combined):
     """Inclusive running ``op`` of ``arg`` along the only reduction axis. argmax and argmin give the int64 position of
-    the last of equal extremes; NaN is extreme. ``sort``: all values of the row, in ascending order."""
+    the last of equal extremes; NaN is extreme. ``sort``: all values of the row, in ascending order, of which only the
+    first ``upto`` matter (0: all)."""
+
+    upto: int = 0
 
     scans = True
 
@@ -748,9 +751,9 @@ class KernelBuilder:
         dtype = dtype or (torch.int64 if op.startswith("arg") else self.dtype[arg])
         return self._value(lambda n: Reduce(n, op, arg, dtype, precise), ("reduce", op, arg, dtype, precise), dtype)
 
-    def scan(self, op: str, arg: str) -> str:
+    def scan(self, op: str, arg: str, upto: int = 0) -> str:
         dtype = torch.int64 if op.startswith("arg") else self.dtype[arg]
-        return self._value(lambda n: Scan(n, op, arg, dtype), ("scan", op, arg), dtype)
+        return self._value(lambda n: Scan(n, op, arg, dtype, upto), ("scan", op, arg, upto), dtype)
 
     def store(self, buffer: str, index: IntExpr, value: str, mask: str | None = None) -> None:
         self.body.append(Store(buffer, index, value, mask))

@@ -628,7 +628,10 @@ def _scan(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask) -> str:
     if any(loops.index_key(a) != loops.index_key(b) for a, b in zip(index, e.at(root, root.out_align))):
         raise Unsupported(f"the scan {node.name} is read out of step with its kernel", kind="kernel")
     value = e.b.cast(e.value(x, e.at(root), None), dtype)
-    return e.b.scan(op, value) if root.reduced else e.constant(0, torch.int64) if positions else value
+    if not root.reduced:
+        return e.constant(0, torch.int64) if positions else value
+    last = node.attrs["start"] + node.attrs["length"] if op == "sort" else 0
+    return e.b.scan(op, value, last if type(last) is int else 0)
 
 
 # whole kernels

@@ -102,6 +102,13 @@ class Backend:
         """Into about how many pieces each row, of ``total`` elements, of a split reduction is cut."""
         raise NotImplementedError(self.type)
 
+    splits_scans = False  # scans of few rows are taken over pieces of them
+
+    def scan_pieces(self, outer: int, length: int, inner: int) -> int:
+        """The length of the pieces in which rows of ``length`` elements are scanned, of which ``inner`` lie side by
+        side, ``outer`` times; 0 for whole rows."""
+        return 0
+
     def walkers(self) -> int:
         """About how many programs share the rows of a kernel that adds up columns beside."""
         raise NotImplementedError(self.type)

@@ -146,6 +146,16 @@ class Cuda(Backend):
             return min(max(total // 8192, 2), 2 * programs)
         return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
 
+    splits_scans = True
+
+    def scan_pieces(self, outer: int, length: int, inner: int) -> int:
+        """Pieces of a loop's block along rows, of enough for the loads of a thread across them."""
+        processors = self.architecture().processors
+        if inner == 1:
+            return 4096 if length >= 16384 and outer <= processors // 2 else 0
+        programs = outer * -(-inner // 256)
+        return 128 if length >= 512 and programs < 4 * processors else 0
+
     def walkers(self) -> int:
         return 2 * self.architecture().processors
 

@@ -2,9 +2,10 @@
 makes the same ones again.
 
 A draw takes one seed, an int64 number, from PyTorch's generator of the device: a node with an effect, which runs in
-program order and whose value is what a backward saves. Element number i of the tensor drawn, in row-major order, is
-Philox2x32-10 of the counter i under the key seed: the key's word is the lower half of the seed, and its upper half is
-added to the counter's upper word.
+program order and whose value is what a backward saves. The numbers are Philox2x32-10 of counters under the key seed:
+the key's word is the lower half of the seed, and its upper half is added to the counter's upper word. Of the tensor
+drawn, in row-major order, element number i has the 64 bits of counter i where it needs so many; where 32 do, elements
+2 i and 2 i + 1 have the two words of counter i, which kernels compute once for both.
 
 Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011. Half the
 multiplications of Philox4x32-10, which Triton and cuRAND have, and no word of the result is thrown away where 64 bits
@@ -53,7 +54,17 @@ def is_seed(node: Node) -> bool:
 
 def bits(b: Builder, shape: tuple[IntExpr, ...], device: torch.device, dtype: torch.dtype = torch.int32, key=None,
          stream: int = 0, streams: int = 1) -> Node:
-    """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams``, counted from 0, that are
-    independent."""
+    """Random bits of ``shape``. Of one seed ``key`` there may be several ``streams`` of 64 bits, counted from 0, that
+    are independent."""
+    if dtype is torch.int32:
+        words, odd = pairs(b, shape, device)
+        return b.where(odd, b.cast(b.shr(words, 32), dtype), b.cast(words, dtype))
     counter = b.reshape(b.iota(product(shape), stream, streams, device=device), shape)
     return b.emit("random_bits", (seed(b, device) if key is None else key, counter), {}, dtype)
+
+
+def pairs(b: Builder, shape: tuple[IntExpr, ...], device: torch.device) -> tuple[Node, Node]:
+    """(64 bits that every two neighbouring elements of ``shape`` have together, whether an element is the second)."""
+    number = b.reshape(b.iota(product(shape), device=device), shape)
+    words = b.emit("random_bits", (seed(b, device), b.shr(number, 1)), {}, torch.int64)
+    return words, b.ne(b.bitwise_and(number, 1), 0)

@@ -122,7 +122,7 @@ def exp2(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(b.mul(g, n), math.log(2)),)
 
 
-@pointwise("expm1", operators=("expm1", "special_expm1"), cost=FUNCTION)
+@pointwise("expm1", operators=("expm1", "special_expm1"), smooth=True, cost=FUNCTION)
 def expm1(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.add(n, 1)),)
 
@@ -142,7 +142,7 @@ def log10(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.mul(n.inputs[0], math.log(10))),)
 
 
-@pointwise("log1p", operators=("log1p", "special_log1p"), cost=FUNCTION)
+@pointwise("log1p", operators=("log1p", "special_log1p"), smooth=True, cost=FUNCTION)
 def log1p(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.add(n.inputs[0], 1)),)
 
@@ -176,17 +176,17 @@ def acos(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.neg(b.rsqrt(b.add(b.neg(_square(b, n.inputs[0])), 1)))),)
 
 
-@pointwise("atan", operators=("atan", "arctan"), cost=RARE)
+@pointwise("atan", operators=("atan", "arctan"), smooth=True, cost=RARE)
 def atan(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.div(g, b.add(_square(b, n.inputs[0]), 1)),)
 
 
-@pointwise("sinh", operators=("sinh",), cost=RARE)
+@pointwise("sinh", operators=("sinh",), smooth=True, cost=RARE)
 def sinh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.cosh(n.inputs[0])),)
 
 
-@pointwise("cosh", operators=("cosh",), cost=RARE)
+@pointwise("cosh", operators=("cosh",), smooth=True, cost=RARE)
 def cosh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.sinh(n.inputs[0])),)
 
@@ -196,7 +196,7 @@ def tanh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.sub(b.lift(1.0, n), _square(b, n))),)
 
 
-@pointwise("asinh", operators=("asinh", "arcsinh"), cost=RARE)
+@pointwise("asinh", operators=("asinh", "arcsinh"), smooth=True, cost=RARE)
 def asinh(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(g, b.rsqrt(b.add(_square(b, n.inputs[0]), 1))),)
 
@@ -369,7 +369,7 @@ def remainder(b: Builder, n: Node, g) -> tuple:
     return g, lambda: b.mul(b.neg(g), b.floor_div(x, y))
 
 
-@pointwise("atan2", 2, cost=Cost(16, 14))
+@pointwise("atan2", 2, smooth=True, cost=Cost(16, 14))
 def atan2(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, y = n.inputs
     square = b.add(b.cast(_square(b, unpromoted(x)), n.dtype), b.cast(_square(b, unpromoted(y)), n.dtype))
@@ -377,7 +377,7 @@ def atan2(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     return lambda: b.mul(b.mul(g, y), scale), lambda: b.mul(b.mul(g, b.neg(x)), scale)
 
 
-@pointwise("hypot", 2, cost=Cost(16, 14))
+@pointwise("hypot", 2, smooth=True, cost=Cost(16, 14))
 def hypot(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     x, y = n.inputs
     return lambda: b.div(b.mul(g, x), n), lambda: b.div(b.mul(g, y), n)

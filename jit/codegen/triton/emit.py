@@ -26,6 +26,7 @@ from .. import loops
 from ..absolute import absolute_values
 from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
+from . import halves  # noqa: F401  (it says which functions are cheaper for halves)
 from .analysis import VECTOR
 from .passes import Passes, limit, neutral
 from .tiling import INT32_MAX, Tiling, tile

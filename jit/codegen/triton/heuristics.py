@@ -239,6 +239,9 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     """
     kernel = tiling.kernel
     nx, nr, nz = (size_hint(tiling.extent(n)) for n in "xrz")
+    if analysis.has_scan(kernel):  # a warp's threads lie across columns, so that each has its rows to itself
+        x = min(256, next_power_of_two(nx))
+        return Config(x=x, r=min(8, next_power_of_two(max(nr, 2))), looped=True, warps=1, stages=4)
     writes, sums = analysis.writes_elements(kernel), sum(s.reduces for s in kernel.body)
     block, item = next_power_of_two(max(nr, 2)), _stream_access(kernel)
     x = min(512, next_power_of_two(nx))

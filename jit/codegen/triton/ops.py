@@ -301,17 +301,27 @@ def _from_order_key(c: Context, a: str) -> str:
 
 # random bits: Philox2x32-10, see ``graph.philox``
 
+helper("_products", """
+@triton.jit
+def _products(a):
+    # the upper and the lower half of a product, by one instruction
+    return tl.inline_asm_elementwise("{ .reg .b64 d; mul.wide.u32 d, $2, 0xD256D193; mov.b64 {$1, $0}, d; }",
+        "=r,=r,r", [a], dtype=(tl.uint32, tl.uint32), is_pure=True, pack=1)
+""", interpreted="""
+@triton.jit
+def _products(a):
+    m = tl.full([], 0xD256D193, tl.uint32)
+    return tl.umulhi(a, m), a * m
+""")
 helper("_random_bits", """
 @triton.jit
 def _random_bits(seed, counter, wide: tl.constexpr):
     a = counter.to(tl.uint32)
     b = (counter >> 32).to(tl.uint32) + (seed >> 32).to(tl.uint32)
     key = seed.to(tl.uint32)
-    m = tl.full([], 0xD256D193, tl.uint32)
     w = tl.full([], 0x9E3779B9, tl.uint32)
     for _ in tl.static_range(10):
-        high = tl.umulhi(a, m)
-        low = a * m
+        high, low = _products(a)
         a = high ^ key ^ b
         b = low
         key = key + w
@@ -319,7 +329,7 @@ def _random_bits(seed, counter, wide: tl.constexpr):
         return ((b.to(tl.uint64) << 32) | a.to(tl.uint64)).to(tl.int64, bitcast=True)
     else:
         return a.to(tl.int32, bitcast=True)
-""")
+""", ("_products",))
 
 
 @op("random_bits")
@@ -614,36 +624,15 @@ def _tanh(x):
     small = x * (1.0 + s * (-0.33333333333 + s * (0.13333333333 + s * (-0.05396825397 + s * 0.02186948854))))
     return tl.where(s < 0.0625, small, _tanh_absolute(x))
 """, ("_tanh_absolute",))
-# Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7), and the Taylor series near 0 for the relative error.
-helper("_erf_absolute", """
-@triton.jit
-def _erf_absolute(x):
-    t = _rcp_fast(1.0 + 0.3275911 * tl.abs(x))
-    p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    r = 1.0 - p * _exp_fast(-(x * x))
-    return ((x.to(tl.int32, bitcast=True) & -2147483648) | r.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
-""", ("_exp_fast", "_rcp_fast"))
-helper("_erf_fast", """
-@triton.jit
-def _erf_fast(x):
-    s = x * x
-    small = x * (1.1283791671 - s * (0.3761263890 - s * 0.1128379167))
-    return tl.where(s < 0.04, small, _erf_absolute(x))
-""", ("_erf_absolute",))
-
 
 @op("tanh")
 def _tanh(c: Context, a: str) -> str:
     if c.dtype is torch.float64 and not c.interpret:
         return c.device("tanh", a)
-    return f"{c.helper('_tanh_absolute' if c.fast and c.absolute else '_tanh')}({a})"
+    return f"{c.helper('_tanh')}({a})"
 
 
-@op("erf")
-def _erf(c: Context, a: str) -> str:
-    if c.fast:
-        return f"{c.helper('_erf_absolute' if c.absolute else '_erf_fast')}({a})"
-    return f"tl.erf({a})"
+OPS["erf"] = lambda c, a: f"tl.erf({a})"
 
 
 # The logarithm of the distribution's tail as a polynomial (fitted by reweighted least squares over 0 .. 5.5, where the

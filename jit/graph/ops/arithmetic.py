@@ -379,8 +379,8 @@ _same_dtype_binary("hypot", of_integers=False)
 
 @pointwise("copysign", wraps=True)
 def copysign(b: Builder, self: Node, other: Node) -> Node:
-    if any(v.dtype in HALF for v in of_kind(Node, (self, other))):
-        return NotImplemented
+    if b.recording and any(v.dtype in HALF for v in of_kind(Node, (self, other))):
+        return NotImplemented  # whose gradient is a quotient that eager rounds
     x, y = b.promote(self, other, to_float=True)
     return b.copysign(x, y)
 

@@ -83,23 +83,25 @@ def _turned(b: Builder, u: Node) -> Node:
     if u.type.dtype is torch.float64:
         return b.cos(b.mul(u, 2 * math.pi))
     w = b.add(b.abs(b.add(b.mul(u, 2.0), -1.0)), -0.5)
-    z, sine = b.mul(w, w), _SINE[-1]
-    for c in _SINE[-2::-1]:
-        sine = b.add(b.mul(z, sine), c)
+    z = b.mul(w, w)
+    *lower, sine = (b.lift(c, u) for c in _SINE)
+    for c in reversed(lower):
+        sine = b.fma(z, sine, c)
     return b.mul(w, sine)
 
 
 def normal(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
-    """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958), with a pair of uniform numbers for
-    each."""
+    """Mean 0, standard deviation 1, by the transformation of Box and Muller (1958): a pair of uniform numbers gives a
+    cosine and a sine, which is the cosine of three quarters of a turn more. For float64, a pair for each."""
     if dtype is torch.float64:
         key = philox.seed(b, device)
         first, second = (philox.bits(b, shape, device, torch.int64, key, k, 2) for k in (0, 1))
         digits = 53
     else:
-        first = philox.bits(b, shape, device, torch.int64)
-        second, digits = b.cast(b.shr(first, 32), torch.int32), 24
-        first, dtype = b.cast(first, torch.int32), torch.float32
+        words, odd = philox.pairs(b, shape, device)
+        first, second = b.cast(words, torch.int32), b.cast(b.shr(words, 32), torch.int32)
+        digits, dtype = 24, torch.float32
+        second = b.add(second, b.where(odd, b.lift(3 << digits - 2, second), 0))
     radius = b.sqrt(b.mul(b.log(_fraction(b, first, digits, dtype, 1.0)), -2.0))
     return b.mul(radius, _turned(b, _fraction(b, second, digits, dtype)))
 
