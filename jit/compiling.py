@@ -22,6 +22,7 @@ from .graph.interpret import view_function
 from .graph.ir import Graph
 from .graph.passes import SCHEDULED, STANDARD, optimize, run_passes
 from .graph.passes.attention import fuse_attention
+from .graph.passes.few_queries import attend_few_queries
 from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
@@ -61,7 +62,7 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
 def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool) -> Plan:
     """A plan without gradients; for ``hidden`` see ``_with_library_views``."""
     with logs.timed("passes"):
-        graph = run_passes(graph, (separate_bias, *STANDARD, fuse_attention))
+        graph = run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
     makers = _view_makers(graph, _read_by_library(graph))
     compiled = schedule(graph, unaligned)
     call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)

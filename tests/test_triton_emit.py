@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import triton_kernels as zoo
-from jit import config as options
+from jit import config as options, devices
 from jit.codegen import loops
 from jit.codegen.triton import analysis
 from jit.codegen.triton import compile as triton_compile
@@ -270,7 +270,7 @@ def test_kernels_that_are_launched_early_wait_first(monkeypatch):
     from jit.codegen.triton import worker
 
     for on in (False, True):
-        monkeypatch.setattr(triton_compile, "EARLY", on)
+        monkeypatch.setattr(devices.cuda.Cuda, "launches_early", on)
         for name in list(zoo.CASES)[:3]:
             kernel = zoo.CASES[name](torch.float32, 4).kernel
             made = triton_compile.build_sources({kernel.name: triton_emit.emit(kernel)}, 90)[kernel.name]
@@ -281,6 +281,6 @@ def test_kernels_that_are_launched_early_wait_first(monkeypatch):
                             early=True, keep_ptx=True))["ptx"]
     body = [line.strip() for line in ptx[ptx.index(".entry"):].partition("{")[2].splitlines()]
     code = [line for line in body if line and not line.startswith((".", "//", "$"))]
-    assert code[:2] == ["griddepcontrol.launch_dependents;", "griddepcontrol.wait;"]
+    assert code[:2] == ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"]
     with pytest.raises(RuntimeError, match="not in the form"):
         worker.early("nothing")

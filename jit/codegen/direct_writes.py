@@ -56,7 +56,7 @@ def _reads_before_writing(b: Buffers, root: Root, target: Node, t: int) -> bool:
     """Whether a kernel, step ``t``, that writes ``root`` into ``target`` has read each element of it by then."""
     group = root.group
     if root.node.op in SCATTERS:
-        return False
+        return _scattered_into(b, root, target)
     # What is stored along a reduced axis is stored in pieces, while others are still to be read.
     if any(p in group.reduced for p in root.out_place()):
         return False
@@ -65,3 +65,20 @@ def _reads_before_writing(b: Buffers, root: Root, target: Node, t: int) -> bool:
     if group.reduced and any(target in m.reads for m in group.members if m is not root):
         return False
     return in_step(group, target, root, target.type.strides)
+
+
+def _scattered_into(b: Buffers, root: Root, target: Node) -> bool:
+    """Whether a scatter changes ``target`` itself, where it lies, and nothing else that it writes or goes by is made of
+    it."""
+    operand, *others = root.node.inputs
+    if operand is not target or not same_ints(root.node.type.strides, target.type.strides):
+        return False
+    seen, stack = set(), list(others)
+    while stack:
+        n = stack.pop()
+        if n is target:
+            return False
+        if n not in seen and n not in b.storages:
+            seen.add(n)
+            stack += n.inputs
+    return True

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Union
 
+from .. import devices
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info
 from .indexing import FIXED, base_of, is_one, same
-from .library_calls import returns_alias
+from .library_calls import computed_here, returns_alias
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +106,10 @@ class Group:
                 if node.op == "cat" or not any(q.group is self for q in roots.get(node, ()))]
 
     def may_fail(self, stored: Container[Node]) -> bool:
-        """Whether the kernel reads at positions that tensors say, which it checks."""
+        """Whether the kernel reads at positions that tensors say, which it checks. One that stops by itself leaves
+        nothing that could be run again."""
+        if devices.backend(self.device).traps:
+            return False
         inner = {m.node for m in self.members}
         seen, stack = set(), list(inner)
         while stack:
@@ -153,8 +157,11 @@ class LibraryCall:
         return [base_of(i) for i in self.node.inputs]
 
     def may_fail(self, stored: Container[Node]) -> bool:
-        """Always: the library may refuse values that it cannot compute with, and needs memory of its own."""
-        return self.node.op == "aten_call"
+        """Always: the library may refuse values that it cannot compute with, and needs memory of its own. Kernels in
+        its place do neither, where they stop by themselves."""
+        if self.node.op != "aten_call":
+            return False
+        return not (computed_here(self.node) and devices.backend(self.node.inputs[0].type.device).traps)
 
     def plan(self, planner: Planner, t: int) -> None:
         planner.call_library(self)

@@ -511,7 +511,8 @@ class Kernel:
     """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main
     store; ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order;
     ``buffers``: the pointer arguments. ``layout``: a template's way of laying it out (see ``template.Layout``), where
-    that is not left to the emitter."""
+    that is not left to the emitter; ``steady``: the positions of the buffers that may be read while the kernels in
+    front of this one still run, which do not write them."""
 
     name: str
     axes: tuple
@@ -521,6 +522,7 @@ class Kernel:
     body: tuple
     device: str = "cpu"
     layout: Any = None
+    steady: tuple = ()
 
     @functools.cached_property
     def buffer_of(self) -> dict:
@@ -587,6 +589,8 @@ class Kernel:
             facts = [repr(known.get(s)) for s in self.sizes]
         if self.layout is not None:
             facts.append(repr(self.layout))
+        if self.steady:
+            facts.append(repr(self.steady))
         return hashlib.sha256("\n".join([_text(self, "k", names), *facts]).encode()).hexdigest()[:24]
 
 

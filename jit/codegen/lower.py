@@ -766,9 +766,15 @@ def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[N
 
 
 def scattered(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
-    """Two kernels: one makes a copy of the operand, the other writes the values into that."""
+    """Two kernels: one makes a copy of the operand, the other writes the values into that. The second alone where the
+    result lies where the operand does."""
     (m,) = group.members
     node, place = m.node, stored[m.node]
+    own = places(node.inputs[0])
+    if own is not None and own.storage is place.storage:
+        e = Emitter(group, places, stored)
+        e.update_at(m, place)
+        return [Lowered(e.finish(name), e.arguments, {})]
     copy = Node(node.id, "clone", node.inputs[:1], {}, node.type)
     first, root = Group(group.device), Root(copy, m.position)
     wide = [d for d, s in enumerate(root.domain) if not is_one(s)]

@@ -68,6 +68,11 @@ class Backend:
         """How long one of many calls of ``run`` keeps a device busy; None where that cannot be found out now."""
         return None
 
+    launches_early = False  # kernels are launched while those in front still run, and wait for these themselves
+
+    # Small kernels that need nothing of each other are one launch, and so are products with one vector.
+    launches_side_by_side = False
+
     # -- fusion -------------------------------------------------------------------------------------------------
 
     cheap_to_broadcast = 0  # cost of a value that is computed for every element it is broadcast to
@@ -138,6 +143,7 @@ class Backend:
     plain_flash_attention = False  # fused attention is one operator, which takes all that has no dropout
     asks_for_attention = False  # which of several fused kernels attention takes is asked of PyTorch
     fuses_attention = False  # there are kernels for attention whose scores are any function of a product
+    fuses_few_queries = False  # also the library's attention of a few queries with a mask
     # They also take the place of the library's attention with a mask, and of attention with biases read along the keys;
     # of products and a softmax that the program writes. Tried in Triton's interpreter alone so far.
     fuses_biased_attention = fuses_spelled_attention = False

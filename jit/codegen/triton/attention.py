@@ -44,11 +44,14 @@ class AttentionLayout(Layout):
         r, d = kernel.raxes
         made = tiling(kernel, "attention", z=[z], y=[y], x=[x], r=[r], d=[d])
         widest = max(next_power_of_two(size_hint(a.extent)) for a in (r, d))
-        return _Attention(made, self.parts, configuration(self.parts, widest), aligned, interpret).source()
+        config = configuration(self.parts, widest, size_hint(y.extent))
+        return _Attention(made, self.parts, config, aligned, interpret).source()
 
 
-def configuration(parts: Parts, widest: int) -> Config:
+def configuration(parts: Parts, widest: int, queries: int) -> Config:
     """Blocks of queries (y) and keys (x)."""
+    if parts.kind == "forward" and queries <= SMALLEST:
+        return Config(y=SMALLEST, x=64, looped=True, warps=4, stages=3 if widest <= 128 else 2)
     narrow = widest <= 64
     if widest > 128:
         return Config(y=64, x=32, looped=True, warps=8 if parts.kind == "keys" else 4, stages=2)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logs.channel("kernels")
 _VERSION = "3"
-EARLY = False  # whether kernels are made so that they can be launched early (``worker.early``)
 # Threads of this process that build kernels; twice as many when no workers are used. What Triton does in Python, a
 # tenth of the work, they do in turns.
 LOCAL_THREADS = 2
@@ -101,7 +100,7 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
 def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
                   joined: Mapping[str, int] = MappingProxyType({})) -> dict:
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
-    jobs, found, early = {}, {}, EARLY and capability >= worker.CAPABILITY
+    jobs, found, early = {}, {}, devices.of_type("cuda").launches_early and capability >= worker.CAPABILITY
     for name, s in sources.items():
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,

@@ -250,6 +250,15 @@ def _word_of_{_name}(x):
 """)
 
 
+# See ``worker.early``.
+helper("_await_kernels", """
+@triton.jit
+def _await_kernels():
+    tl.inline_asm_elementwise("griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32,
+        is_pure=False, pack=1)
+""")
+
+
 # Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold,
 # and NaN, undefined: it folds them to whatever lies in a register, where the instruction has a result for each. The
 # smaller types are cut out of the type that nvcc, which compiled eager's kernels, converts them by (measured on an

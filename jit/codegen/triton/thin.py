@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ... import devices
 from ...graph import dims
-from . import ops, types
+from . import ops, types, worker
 from .emit import EMITTERS, Emitter
 from .tiling import ROW, products
 
@@ -70,7 +71,7 @@ class ThinEmitter(Emitter):
         for s in sums:
             terms[s.dst] = products(kernel, s.arg)
             own |= self._parts(s.arg)
-        later = set()
+        later, ahead = set(), self._fetch()
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces:
                 if any(n in later or n in terms for n in s.uses):
@@ -81,7 +82,7 @@ class ThinEmitter(Emitter):
             self.line(f"{self.names[s.dst]}_sum = tl.zeros({self.shape}, tl.float32)")
         with self._loops():
             for s in kernel.body:
-                if kernel.is_element(s) and s.dst not in own:
+                if kernel.is_element(s) and s.dst not in own | ahead:
                     self.statement(s)
             for s in sums:
                 for t in terms[s.dst]:
@@ -92,6 +93,27 @@ class ThinEmitter(Emitter):
             if not kernel.is_element(s) and not s.reduces and (s.dst in later or s.effect and any(
                     n in later or n in terms for n in s.uses)):
                 self.statement(s)
+
+    def _fetch(self) -> set:
+        """Load what may be read before the kernels in front of this one have ended, wait for these, and give the names
+        of what was loaded: whole rows, where a block holds them."""
+        kernel, found = self.kernel, set()
+        able = worker.CAPABILITY <= devices.of_type("cuda").architecture().capability
+        if self.interpret or not able or any(type(e) is not int or e > self.block[n]
+                                             for n, e in self.extents.items() if n in self.row):
+            return found
+        steady, places = {kernel.buffers[k].name for k in kernel.steady}, set(map("@{}".format, self.extents))
+        for s in kernel.body:
+            if s.loaded in steady and kernel.is_element(s) and s.symbols <= places and s.mask is None:
+                if not found:
+                    for n in self.row:
+                        self._place(n, "0")
+                self.statement(s)
+                found.add(s.dst)
+        if found:
+            context = ops.Context(torch.int32, (), helpers=self.helpers)
+            self.line(f"{context.helper('_await_kernels')}()")
+        return found
 
     def statement(self, s: Statement) -> None:
         if not (s.prim and self._of_bytes(s)):

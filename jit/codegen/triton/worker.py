@@ -45,15 +45,20 @@ def triton() -> tuple:
 
 
 def early(ptx: str) -> str:
-    """A kernel's text that may be launched before the kernel in front of it has ended: it first lets the one behind it
-    be launched, and waits for the memory of all before it. So launches take place while other kernels run."""
+    """A kernel's text that may be launched before the kernel in front of it has ended: it waits for the memory of all
+    before it, and then lets the one behind it be launched. So launches take place while other kernels run, and what a
+    kernel reads before it waits, only the kernel right in front of it could still write. One that says itself where it
+    waits is left as it is."""
+    if WAIT in ptx:
+        return ptx
     at = _BODY.search(ptx)
     if at is None or len(_ENTRY.findall(ptx)) != 1:
         raise RuntimeError("the PTX of a kernel is not in the form that is known")
-    return f"{ptx[:at.end()]}\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;\n{ptx[at.end():]}"
+    return f"{ptx[:at.end()]}\t{WAIT}\n\tgriddepcontrol.launch_dependents;\n{ptx[at.end():]}"
 
 
 PARAMETERS = 4096  # bytes that every driver takes for a launch
+WAIT = "griddepcontrol.wait;"
 _ENTRY = re.compile(r"\.entry\s")
 _PARAMETERS = re.compile(r"\.visible \.entry (\w+)\(\n((?:[^)\n]*\n)*)\)")
 _BODY = re.compile(r"\.entry[^{]*\{\n(?:\s*(?:\.reg|\.local|\.shared|//)[^\n]*\n|[ \t]*\n)*")
