@@ -87,7 +87,7 @@ def run(graph, tensors):
             source = kernel.layout.emit(kernel, None, True)
             fn, _ = worker.load_function(source.text, source.function)
             fn[(dims.evaluate(source.grid, {}),)](*buffers)
-            kinds.append(kernel.layout.parts.kind)
+            kinds.append(getattr(kernel.layout.parts, "kind", "side by side"))
     return [shown(o.node) for o in p.graph.outputs], kinds
 
 

@@ -161,11 +161,12 @@ class Cuda(Backend):
 
     sums_products, most_vectors = "all", 4
     sure_templates = True
+    launches_side_by_side = True
     products_flat = convolves = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True
     native_dropout = True
-    asks_for_attention = dense_masks = fuses_attention = True
+    asks_for_attention = dense_masks = fuses_attention = fuses_few_queries = True
     fewest_drawn = 0
     libraries = ("cudnn",)
     autocast_key = "AutocastCUDA"
