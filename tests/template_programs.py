@@ -79,6 +79,29 @@ def also_multiplied_later(x, w, v):
     return z, y @ v
 
 
+@program(lambda t: (t(20, 16), t(16, 36)), taken=0)
+def first_part_apart(x, w):
+    y = x @ w
+    return y[:, :12] * 0.5, y
+
+
+@program(lambda t: (t(20, 16), t(16, 36)))
+def first_part_alone(x, w):
+    return (x @ w)[:, :12].relu()
+
+
+@program(lambda t: (t(20, 16), t(16, 36)), taken=0)
+def first_part_often(x, w):
+    y = x @ w
+    return y[:, None, :12] * torch.arange(3.0, device=x.device)[:, None], y
+
+
+@program(lambda t: (t(20, 16), t(16, 36)))
+def turned_whole(x, w):
+    y = (x @ w).view(4, 5, 3, 12)
+    return y.permute(2, 0, 3, 1).relu(), y
+
+
 @program(lambda t: (t(18, 16), t(16, 16), t(16, 16)), taken=2)
 def one_after_the_other(x, w, v):
     return (((x @ w).relu() @ v) + x).relu()

@@ -151,9 +151,9 @@ def test_gradients(chosen):
     torch.testing.assert_close(out, want)
     for mine, other in zip(ours, theirs):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=2e-6 * other.grad.abs().max().item())
-    # In the forward the first, which is stored for the backward as well; there, the gradient of what silu gives, in the
-    # kernel that computes that once more.
-    assert [len(call.results) for call in chosen] == [2, 2]
+    # In the forward the first, whose kernel makes what silu gives, which both halves multiply, and silu's derivative;
+    # in the backward the gradient of what silu gives, times that.
+    assert sorted(len(call.results) for call in chosen) == [1, 2]
 
 
 def test_halves_keep_float32_between(plain):

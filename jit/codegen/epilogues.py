@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Callable
 
 from .. import devices
 from ..errors import Unsupported
+from ..graph import dims
 from ..graph.ir import Part
 from ..graph.prims import SCATTERS
 from . import fusion, lower
@@ -140,7 +141,7 @@ def _part(schedule: Schedule, node: Node, g: Group) -> None:
 def _call(graph: Graph, schedule: Schedule, node: Node, g: Group, templates: list) -> Call | None:
     """What a group would compute with a call, and who can; None if nobody."""
     results = [m.node for m in g.members if m.node in schedule.stored]
-    kernel, candidates = None, []
+    kernel, candidates, stored = None, [], node in schedule.stored
     architecture = devices.backend(node.type.device).architecture(node.type.device)
     for t in templates:
         g.calls = {node: t}
@@ -148,9 +149,11 @@ def _call(graph: Graph, schedule: Schedule, node: Node, g: Group, templates: lis
             found = _lowered(schedule, g, results)
         except Unsupported:
             continue
-        problem = None if found is None else t.problem(found)
+        if found is not None and stored and not _whole(found, node):
+            return None
+        problem = None if found is None else t.problem(found.kernel)
         if problem is not None:
-            kernel = kernel or found
+            kernel = kernel or found.kernel
             candidates += [Candidate(t, c, t.cost(problem, c, architecture))
                            for c in t.configurations(problem, architecture)]
     if not candidates:
@@ -158,7 +161,23 @@ def _call(graph: Graph, schedule: Schedule, node: Node, g: Group, templates: lis
     return Call(graph, node, g, kernel, candidates, _inputs(schedule, node, g, results), results)
 
 
-def _lowered(schedule: Schedule, g: Group, results: list[Node]) -> Kernel | None:
+def _whole(lowered: lower.Lowered, node: Node) -> bool:
+    """Whether a kernel stores every element of a call's result. It goes where its readers go: those of a part of the
+    result, such as the queries among queries, keys and values, ask for that part alone."""
+    buffer = lowered.kernel.buffers[lowered.arguments.index(node)].name
+    index, = [s.index for s in lowered.kernel.body if s.stored == buffer]
+    axes, step = [a for a in lowered.kernel.axes if not is_one(a.extent)], 1
+    while axes:
+        found = [a for a in axes if (k := dims.coefficient(index, a.name)) is not None
+                 and dims.structurally_equal(k, step)]
+        if not found:
+            return False
+        axes.remove(found[0])
+        step = step * found[0].extent
+    return dims.structurally_equal(step, node.type.numel)
+
+
+def _lowered(schedule: Schedule, g: Group, results: list[Node]) -> lower.Lowered | None:
     """The kernel of a group, where each value has memory of its own."""
 
     def place(n: Node) -> lower.Place | None:
@@ -167,7 +186,7 @@ def _lowered(schedule: Schedule, g: Group, results: list[Node]) -> Kernel | None
         return None
 
     found = lower.lower_group(g, place, {n: place(n) for n in results}, "k")
-    return found[0].kernel if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
 def _inputs(schedule: Schedule, node: Node, g: Group, results: list[Node]) -> list[Node]:
