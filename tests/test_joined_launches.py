@@ -2,23 +2,33 @@
 finds out of which run each of its programs is. On the CPU the runs of such a step are done one after the other, the
 last one first."""
 
+import dataclasses
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
+import triton_kernels as zoo
 from codegen_graphs import check, moved, trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jit
-from jit.codegen import compile_graph, joining
+from jit.codegen import compile_graph, joining, loops, sizes
 from jit.codegen.planned import RunTogether
+from jit.codegen.triton import emit as triton_emit
 from jit.codegen.triton import worker
+from jit.codegen.triton.compile import build_sources
 from jit.devices.cpu import Cpu
+from jit.graph import dims
 from jit.graph.ir import Output, TensorType
 from jit.runtime import load_plan
 from jit.runtime.plan import GpuKernel, Plan
 from jit.runtime.steps import LaunchTogether
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture
@@ -28,7 +38,12 @@ def joined(monkeypatch):
 
     def walk(self):
         steps = real(self)
-        found.extend(s.runs for s in steps if isinstance(s, RunTogether))
+        for s in steps:
+            if isinstance(s, RunTogether):
+                found.append(s.runs)
+                for run, kernel, values in zip(s.runs, s.kernels, s.values):
+                    own = joining._from_its_first(self.p.launches[run.number])[0]
+                    assert restored(kernel, values).text("k") == own.text("k")
         return steps
 
     monkeypatch.setattr(Cpu, "joins_launches", True)
@@ -36,6 +51,16 @@ def joined(monkeypatch):
     jit.reset()
     yield found
     jit.reset()
+
+
+def restored(kernel, values):
+    """A kernel with its sizes again in the place of symbols."""
+    def of(axes):
+        return tuple(dataclasses.replace(a, extent=dims.subst(a.extent, values)) for a in axes)
+
+    return dataclasses.replace(kernel, axes=of(kernel.axes), raxes=of(kernel.raxes),
+                               body=loops.substituted(kernel.body, values),
+                               sizes=tuple(n for n in kernel.sizes if n not in values))
 
 
 def softmax(b, x):
@@ -106,6 +131,65 @@ def test_sizes_that_are_symbols(joined):
     xs = [torch.randn(4, 8) for _ in range(3)] + [torch.randn(6, 8) for _ in range(2)]
     check(lambda b, *xs: [softmax(b, x) for x in xs], *xs, dynamic={(i, 0) for i in range(5)})
     assert sum(len(runs) for runs in joined) >= 2
+
+
+def test_sizes_that_differ(joined):
+    """Kernels for other sizes are one with those of the same structure."""
+    shapes = [(4, 8), (5, 8), (3, 7), (30,), (2, 3, 4), (64,), (16, 16)]
+    check(lambda b, *xs: [b.mul(x, 0.5) for x in xs], *map(torch.randn, shapes))
+    assert sorted(len(runs) for runs in joined) == [3, 4]  # multiples of 16, and others
+    joined.clear()
+    check(lambda b, *xs: [b.sum(b.mul(x, x), list(range(len(x.type.shape)))) for x in xs], *map(torch.randn, shapes))
+    assert sum(len(runs) for runs in joined) == 7 and len(joined) == 2
+
+
+def general_case(name, dtype, scale=1):
+    """A kernel of the zoo for any sizes, and whether it is another."""
+    case = zoo.CASES[name](dtype, scale)
+    kernel, values = sizes.general(case.kernel)
+    assert restored(kernel, values).text("k") == case.kernel.text("k")
+    return dataclasses.replace(case, kernel=loops.verify(kernel), sizes={**case.sizes, **values}), bool(values)
+
+
+def interpret(names):
+    """Runs in a process of its own, with TRITON_INTERPRET=1: prints a line per failure."""
+    count = 0
+    for name in names:
+        case, other = general_case(name, torch.float32)
+        if not other:
+            continue
+        count += 1
+        want, buffers = case.expected(case.buffers()), case.buffers()
+        source = triton_emit.emit(case.kernel, interpret=True)
+        fn, _ = worker.load_function(source.text, source.function)
+        try:
+            fn[(case.grid(source),)](*[buffers[b.name] for b in case.kernel.buffers],
+                                     *[case.sizes[n] for n in case.kernel.sizes])
+            zoo.compare(case, buffers, want)
+        except Exception as error:
+            print(f"FAILED {name}: {type(error).__name__}: {error}\n{source.text}")
+    print(f"interpreted {count}")
+
+
+def test_kernels_for_other_sizes_do_the_same():
+    env = dict(os.environ, TRITON_INTERPRET="1",
+               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
+    code = f"import test_joined_launches as t; t.interpret({sorted(zoo.CASES)!r})"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "FAILED" not in done.stdout, done.stdout[:6000]
+    assert int(done.stdout.split("interpreted ")[1]) > 8
+
+
+def test_kernels_for_other_sizes_compile():
+    kernels = {}
+    for name in zoo.CASES:
+        case, other = general_case(name, torch.bfloat16, 8)
+        if other:
+            kernels[name] = triton_emit.emit(case.kernel)
+    made = build_sources(kernels, 90, joined=dict.fromkeys(kernels, 4))
+    assert all(c.joined == 4 and c.cubin.startswith(b"\x7fELF") for c in made.values())
 
 
 def random_program(rng, b, xs):
@@ -284,8 +368,10 @@ def test_on_a_gpu(monkeypatch, dtype, mode):
 
     compiled = jit.compile(fn, mode=mode) if mode else jit.compile(fn)
     for n in (40, 40, 40, 40, 40, 0, 3, 17, 64):
-        made = [[torch.randn(n, 48, device="cuda").to(dtype) for _ in range(70)],
-                [torch.randn(7, device="cuda").to(dtype) for _ in range(150)]]
+        made = [[torch.randn(n, 48, device="cuda").to(dtype) for _ in range(70)]
+                + [torch.randn(n + k, 16 * k + 5, device="cuda").to(dtype) for k in range(12)],
+                [torch.randn(7 + k % 40, device="cuda").to(dtype) for k in range(150)]
+                + [torch.randn(3000 * k + 16, device="cuda").to(dtype) for k in range(30)]]
         got, want = [[t.clone() for t in ts] for ts in made], [[t.clone() for t in ts] for ts in made]
         a, b = compiled(*got), fn(*want)
         for p, q in zip((*a[0], a[1], *a[2], *got[0], *got[1]), (*b[0], b[1], *b[2], *want[0], *want[1])):

@@ -9,11 +9,13 @@ one step. What they read stays in memory for so long, which is bounded.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Iterable, Optional
 
 from .. import devices
 from ..graph import dims
+from . import sizes
 from .indexing import base_of, numel_hint
 from .lower import ERROR
 from .planned import CallLibrary, RunKernel, RunTogether, Touch
@@ -52,14 +54,24 @@ class _Memory:
                    for a in self.parts[storage] for b in other.parts[storage])
 
 
+@dataclass
+class _Run:
+    """A run that waits: the number of its step, its kernel with other places to begin at, these places, the key of that
+    kernel; and the kernel for other sizes, with its own."""
+
+    step: int
+    kernel: Kernel
+    offsets: tuple[int, ...]
+    key: tuple
+    general: Kernel
+    values: dict[str, int]
+
+
 @dataclass(eq=False)
 class _Waiting:
-    """Runs of one kernel that wait for others: the numbers of their steps, the kernels with other places to begin at,
-    these places, and those waiting that come first."""
+    """Runs of one kernel that wait for others, and those waiting that come first."""
 
-    steps: list[int] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    offsets: list[tuple[int, ...]] = field(default_factory=list)
+    runs: list[_Run] = field(default_factory=list)
     reads: _Memory = field(default_factory=_Memory)
     writes: _Memory = field(default_factory=_Memory)
     before: set[_Waiting] = field(default_factory=set)
@@ -104,15 +116,15 @@ class _Joining:
     def wait(self, step: RunKernel, reads: _Memory, writes: _Memory, others: list[_Waiting]) -> None:
         """Let a run of a kernel wait, behind ``others``."""
         kernel, offsets = _from_its_first(self.p.launches[step.number])
-        key = _key(self.p, step, kernel, offsets)
+        general, values = sizes.general(kernel)
+        run = _Run(self.now, kernel, offsets, _key(self.p, step, kernel, offsets), general, values)
+        key = _key(self.p, step, general, offsets) if values else run.key
         mine = self.waiting.get(key)
         if mine is not None and (mine in others or any(w.follows(mine) for w in others)):
             self.end(key)
         mine = self.waiting.setdefault(key, _Waiting())
         mine.before.update(w for w in others if w in self.waiting.values())
-        mine.steps.append(self.now)
-        mine.kernels.append(kernel)
-        mine.offsets.append(offsets)
+        mine.runs.append(run)
         mine.reads.update(reads)
         mine.writes.update(writes)
         while self.waiting and self.held(self.waiting.values()) > MOST_HELD:
@@ -132,14 +144,19 @@ class _Joining:
         for other in [k for k, w in self.waiting.items() if w in found.before]:
             self.end(other)
         del self.waiting[key]
-        runs = tuple(self.p.steps[k] for k in found.steps)
-        for s in (s for run in runs for s in run.arguments):
+        runs = sorted(found.runs, key=lambda run: -math.prod(run.values.values()))  # the first says how it is laid out
+        steps = tuple(self.p.steps[run.step] for run in runs)
+        for s in (s for step in steps for s in step.arguments):
             s.last = max(s.last, self.p.times[self.now])
         if len(runs) == 1:
-            self.steps.append(runs[0])
+            self.steps.append(steps[0])
             return
-        self.steps.append(RunTogether(runs, tuple(found.kernels), tuple(found.offsets), key))
-        if joins(found.kernels[0].device) and self.p.options.target != "reference":
+        alike = all(run.key == runs[0].key for run in runs)
+        key = runs[0].key if alike else key
+        self.steps.append(RunTogether(steps, tuple(run.kernel if alike else run.general for run in runs),
+                                      tuple(run.offsets for run in runs),
+                                      tuple({} if alike else run.values for run in runs), key))
+        if joins(runs[0].kernel.device) and self.p.options.target != "reference":
             words = 1 << (len(runs) - 1).bit_length()  # few different kernels
             self.p.joined[key] = max(self.p.joined.get(key, 0), words)
 

@@ -3,7 +3,9 @@ writes its own part of the runtime's plan. See ``emit_plan`` for the writer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Callable
 
 import torch
@@ -69,11 +71,12 @@ class RunKernel:
 class RunTogether:
     """Runs of loop kernels that need nothing of each other as one step (``joining``): one kernel, ``key``, that reads
     and writes from other places of the storages on. ``kernels``: it for each run, with that one's sizes; ``offsets``:
-    these places, in elements, of each run."""
+    these places, in elements, of each run; ``values``: what is known of each one's sizes."""
 
     runs: tuple[RunKernel, ...]
     kernels: tuple[Kernel, ...]
     offsets: tuple[tuple[int, ...], ...]
+    values: tuple[dict[str, int], ...]
     key: tuple
 
     def write(self, writer: PlanWriter) -> None:
@@ -85,9 +88,10 @@ class RunTogether:
         slots = tuple(tuple(map(self._place, [writer] * len(offsets), run.arguments, offsets))
                       for run, offsets in zip(self.runs, self.offsets))
         writer.committing |= any(run.commits for run in self.runs)
-        ints = tuple(tuple(regs.symbol(n) for n in kernel.sizes) for kernel in self.kernels)
+        ints = tuple(tuple(regs.reg(values[n]) if n in values else regs.symbol(n) for n in kernel.sizes)
+                     for kernel, values in zip(self.kernels, self.values))
         written = tuple(s for of_one in slots for s, b in zip(of_one, self.kernels[0].buffers) if b.role != "in")
-        numbers = [_number(writer, self.key, kernel) for kernel in self.kernels]
+        numbers = [_number(writer, self.key, kernel, values) for kernel, values in zip(self.kernels, self.values)]
         writer.add(target_of(self.kernels[0].device).joined_step(p.code[self.key], slots, ints, written, numbers))
 
     @staticmethod
@@ -100,9 +104,11 @@ class RunTogether:
         return slot
 
 
-def _number(writer: PlanWriter, key: tuple, kernel: Kernel) -> Callable:
-    """What gives the register of an expression over the sizes of what is compiled, for one of its runs."""
-    own = {a: dims.Sym(b) for a, b in zip(writer.p.named[key].sizes, kernel.sizes)}
+def _number(writer: PlanWriter, key: tuple, kernel: Kernel,
+            values: Mapping[str, int] = MappingProxyType({})) -> Callable:
+    """What gives the register of an expression over the sizes of what is compiled, for one of its runs. ``values``:
+    those of sizes that are known."""
+    own = {a: values.get(b, dims.Sym(b)) for a, b in zip(writer.p.named[key].sizes, kernel.sizes)}
     return lambda e: writer.regs.reg(dims.subst(e, own))
 
 

@@ -130,9 +130,9 @@ class Cuda(Backend):
 
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24
-    largest_update = 1 << 20
+    largest_update = 0
     one_pass_moments = cuts_several = adds_columns_beside_rows = True
-    atomics = adds_bags = searches = True
+    atomics = adds_bags = searches = joins_launches = True
     longest_sorted = 256  # of 1,000 floats the library sorts rows faster
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:
