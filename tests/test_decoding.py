@@ -153,7 +153,7 @@ def old_too(cache, new, at):
     return old, cache * 2
 
 
-CACHES = {cached: (2, 1), old_too: (None, 0), twice: (None, 0), of_itself: (3, 0)}  # launches, inputs that they write
+CACHES = {cached: (2, 1), old_too: (None, 1), twice: (None, 0), of_itself: (3, 0)}  # launches, inputs that they write
 
 
 @pytest.mark.parametrize("fn", CACHES, ids=lambda f: f.__name__)

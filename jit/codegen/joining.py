@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Iterable, Optional
 from .. import devices
 from ..graph import dims
 from . import sizes
-from .indexing import base_of, numel_hint
+from .indexing import base_of, numel_hint, size_hint
 from .lower import ERROR
 from .planned import CallLibrary, RunKernel, RunTogether, Touch
 from .target import joins, target_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Part = Optional[tuple[int, int]]  # the first and the last element of a part of a storage; None: it may be all
 
 MOST_HELD = 16 << 20  # bytes that are kept for kernels that wait, beyond the time when they would be given up
+MOST_GENERAL = 16 << 20  # bytes that a run reads and writes; one of more takes long enough, and has a kernel of its own
 ALIGNMENT = 16  # bytes, of addresses that kernels may rely on
 
 
@@ -96,7 +97,7 @@ class _Joining:
         kept = [base_of(o.node) for o in p.graph.outputs] + ([] if p.options.owns_inputs else p.graph.inputs)
         self.last.update((p.buffers.storages[n], len(p.steps)) for n in kept)  # the caller has them anyway
         self.waiting: dict[tuple, _Waiting] = {}
-        self.now, self.steps = 0, []
+        self.now, self.steps, self.times = 0, [], []
 
     def walk(self) -> list:
         p = self.p
@@ -108,15 +109,19 @@ class _Joining:
             else:
                 for key, _ in others:
                     self.end(key)
-                self.steps.append(step)
+                self.add(step)
         for key in list(self.waiting):
             self.end(key)
         return self.steps
 
+    def add(self, step: Step | RunTogether) -> None:
+        self.steps.append(step)
+        self.times.append(self.p.times[self.now])
+
     def wait(self, step: RunKernel, reads: _Memory, writes: _Memory, others: list[_Waiting]) -> None:
         """Let a run of a kernel wait, behind ``others``."""
         kernel, offsets = _from_its_first(self.p.launches[step.number])
-        general, values = sizes.general(kernel)
+        general, values = sizes.general(kernel) if _traffic(kernel) <= MOST_GENERAL else (kernel, {})
         run = _Run(self.now, kernel, offsets, _key(self.p, step, kernel, offsets), general, values)
         key = _key(self.p, step, general, offsets) if values else run.key
         mine = self.waiting.get(key)
@@ -149,13 +154,13 @@ class _Joining:
         for s in (s for step in steps for s in step.arguments):
             s.last = max(s.last, self.p.times[self.now])
         if len(runs) == 1:
-            self.steps.append(steps[0])
+            self.add(steps[0])
             return
         alike = all(run.key == runs[0].key for run in runs)
         key = runs[0].key if alike else key
-        self.steps.append(RunTogether(steps, tuple(run.kernel if alike else run.general for run in runs),
-                                      tuple(run.offsets for run in runs),
-                                      tuple({} if alike else run.values for run in runs), key))
+        self.add(RunTogether(steps, tuple(run.kernel if alike else run.general for run in runs),
+                             tuple(run.offsets for run in runs), tuple({} if alike else run.values for run in runs),
+                             key))
         if joins(runs[0].kernel.device) and self.p.options.target != "reference":
             words = 1 << (len(runs) - 1).bit_length()  # few different kernels
             self.p.joined[key] = max(self.p.joined.get(key, 0), words)
@@ -164,7 +169,8 @@ class _Joining:
 def join_launches(p: Planner) -> None:
     """Replace runs of kernels among the steps of a planner, and let the memory that they need live as long."""
     if any(isinstance(step, RunKernel) and _joins(p, step) for step in p.steps):
-        p.steps = _Joining(p).walk()
+        joining = _Joining(p)
+        p.steps, p.times = joining.walk(), joining.times
 
 
 def _joins(p: Planner, step: RunKernel) -> bool:
@@ -187,6 +193,13 @@ def _from_its_first(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
         return kernel, (0,) * len(kernel.buffers)
     body = tuple(s.mapped(lambda e, at=offsets[s.accessed]: e - at) if s.accessed else s for s in kernel.body)
     return dataclasses.replace(kernel, body=body), tuple(offsets.get(b.name, 0) for b in kernel.buffers)
+
+
+def _traffic(kernel: Kernel) -> int:
+    """About how many bytes a kernel reads and writes."""
+    extent = {a.name: size_hint(a.extent) for a in kernel.axes + kernel.raxes}
+    return sum(kernel.buffer_of[s.accessed].dtype.itemsize * math.prod(extent[n] for n in s.symbols if n in extent)
+               for s in kernel.body if s.accessed)
 
 
 def _key(p: Planner, step: RunKernel, kernel: Kernel, offsets: tuple[int, ...]) -> tuple:

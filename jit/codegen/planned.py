@@ -79,6 +79,11 @@ class RunTogether:
     values: tuple[dict[str, int], ...]
     key: tuple
 
+    @property
+    def arguments(self) -> tuple[Storage, ...]:
+        """Those of all runs."""
+        return tuple(a for run in self.runs for a in run.arguments)
+
     def write(self, writer: PlanWriter) -> None:
         p, regs = writer.p, writer.regs
         if self.key not in p.joined:  # in any order

@@ -51,7 +51,8 @@ def general(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
     renamed = {a.name: loops.axis_symbol(a.name, extents[a.name]) for a in axes}
     body = tuple(_changed(s, lambda e: dims.subst(of(e), renamed), symbol) if s.symbols.isdisjoint(sizes) else s
                  for s in kernel.body)
-    new = [tuple(dataclasses.replace(a, extent=extents[a.name]) for a in group) for group in (kernel.axes, kernel.raxes)]
+    new = [tuple(dataclasses.replace(a, extent=extents[a.name]) for a in group)
+           for group in (kernel.axes, kernel.raxes)]
     values = {f"{PREFIX}{k}": value for k, value in enumerate(made)}
     return dataclasses.replace(kernel, axes=new[0], raxes=new[1], body=body,
                                sizes=(*kernel.sizes, *values)), values

@@ -244,10 +244,9 @@ class Emitter:
                 and type(extent) is int and extent > 8 * self.block["x"] and extent % VECTOR != 0)
 
     def _size_divisible(self, name: str) -> bool:
-        for s in self.kernel.body:
-            index = s.expression
-            if index is not None and type(index) is not int:
-                for mono in index.terms:
+        for e in (*self.extents.values(), *(s.expression for s in self.kernel.body)):
+            if e is not None and type(e) is not int:
+                for mono in e.terms:
                     for atom in mono:
                         if atom.kind == "sym" and atom.name == name:
                             return atom.multiple % 16 == 0
