@@ -70,7 +70,7 @@ def run(graph, tensors):
         return torch.as_strided(of(p.buffers.storages[base_of(n)]), n.type.shape, n.type.strides, offset_in_base(n))
 
     kinds = []
-    for step in p.steps:
+    for step in [run for step in p.steps for run in getattr(step, "runs", (step,))]:
         if type(step) is planned.CallLibrary:
             node = step.node
             args = filled(node.attrs["args"], [shown(i) for i in node.inputs])
