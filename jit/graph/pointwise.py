@@ -245,7 +245,13 @@ def erfinv(b: Builder, n: Node, g) -> tuple[Node, ...]:
 @pointwise("lgamma", operators=("lgamma", "special_gammaln"), cost=Cost(16, 100, 16))
 def lgamma(b: Builder, n: Node, g) -> tuple[Node, ...]:
     x = n.inputs[0]
-    return (b.mul(g, b.call("digamma", (x,), n.type)),)
+    return (b.mul(g, b.digamma(x)),)
+
+
+@pointwise("digamma", operators=("digamma", "special_digamma", "special_psi"), cost=Cost(16, 60, 60))
+def digamma(b: Builder, n: Node, g) -> tuple[Node, ...]:
+    x = n.inputs[0]
+    return (b.mul(g, b.aten("aten::polygamma", "", (1, x), x.type)),)
 
 
 @pointwise("i0", operators=("i0", "special_i0"), smooth=True, cost=Cost(16, 60, 60))

@@ -350,6 +350,23 @@ static inline float lgamma_of(float x) {
 }
 static inline double lgamma_of(double x) { int sign; return lgamma_r(x, &sign); }
 """),
+    # The logarithm's series behind eight steps of the recurrence, of which those from both ends have one numerator, and
+    # the reflection for negative numbers; all in doubles.
+    "digamma": (("log", "sin", "cos"), """\
+template <class T> static inline T digamma(T given) {
+    const double x = given, a = x < 0 ? 1.0 - x : x, b = a < 1e30 ? a : 1e30, q = b * (b + 7.0);
+    const double steps = (b + b + 7.0) * ((q + q + 6.0) / (q * (q + 6.0)) + (q + q + 22.0) / ((q + 10.0) * (q + 12.0)));
+    const double z = a + 8.0, r = 1.0 / z, r2 = r * r;
+    double s = 0.08333333333333333;
+    s = -0.021092796092796094 + s * r2; s = 0.007575757575757576 + s * r2; s = -0.004166666666666667 + s * r2;
+    s = 0.003968253968253968 + s * r2; s = -0.008333333333333333 + s * r2; s = 0.08333333333333333 + s * r2;
+    const double near = x - __builtin_rint(x), t = 3.141592653589793 * near;
+    const double turned = 3.141592653589793 * cos(t) / sin(t);
+    const double value = log(z) - 0.5 * r - s * r2 - steps, other = x < 0 ? value - turned : value;
+    const double pole = x == 0 ? __builtin_copysign(__builtin_inf(), -x) : __builtin_nan("");
+    return (T)((x <= 0) & !(near != 0) ? pole : other);
+}
+"""),
 }  # fmt: skip
 HELPERS["lgamma_of"] = HELPERS.pop("lgamma")
 # One term more in a running logarithm of a sum of exponentials, as eager adds it.
@@ -650,6 +667,7 @@ OPS["sigmoid"] = _by_kind(_sigmoid)
 OPS["hypot"] = _by_kind(lambda c, a, b: f"{_suffixed('hypot', c.source)}({a}, {b})")
 OPS["erfinv"] = _by_kind(lambda c, a: f"erfinv({a})")
 OPS["lgamma"] = _by_kind(lambda c, a: f"lgamma_of({a})")
+OPS["digamma"] = _by_kind(lambda c, a: f"digamma({a})")
 
 
 HELPERS["order_key"] = (("bits",), """\

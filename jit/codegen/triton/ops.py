@@ -724,6 +724,47 @@ def _i0(c: Context, a: str) -> str:
     return f"{name}({a}, {_exp(c, f'tl.abs({a})')})"
 
 
+helper("_some", """
+@triton.jit
+def _some(condition):
+    # whether it holds anywhere in a block, whose other values cost nothing then
+    if len(condition.shape) == 0:
+        return condition
+    else:
+        return tl.max(condition.to(tl.int32), None) != 0
+""")
+# As in C++, in the type itself.
+helper("_digamma", """
+@triton.jit
+def _digamma_above(a):
+    b = tl.minimum(a, 1e8)
+    q = b * (b + 7.0)
+    steps = (b + b + 7.0) * ((q + q + 6.0) / (q * (q + 6.0)) + (q + q + 22.0) / ((q + 10.0) * (q + 12.0)))
+    r = 1.0 / (a + 8.0)
+    s = r * r
+    series = s * (0.08333333333333333 - s * (0.008333333333333333 - s * (0.003968253968253968 - s * (
+        0.004166666666666667 - s * (0.007575757575757576 - s * (0.021092796092796094 - s * 0.08333333333333333))))))
+    return tl.log(a + 8.0) - 0.5 * r - series - steps
+
+
+@triton.jit
+def _digamma(x):
+    result = _digamma_above(x)
+    if _some(x <= 0.0):
+        near = x - tl.floor(x + 0.5)
+        t = near * 3.141592653589793
+        other = _digamma_above(1.0 - x) - 3.141592653589793 * tl.cos(t) / tl.sin(t)
+        other = tl.where(near == 0.0, float("nan"), other)
+        result = tl.where(x < 0.0, other, tl.where(x == 0.0, -1.0 / x, result))
+    return tl.where(x == float("inf"), x, result)
+""", ("_some",))
+
+
+@op("digamma")
+def _digamma(c: Context, a: str) -> str:
+    return f"{c.helper('_digamma')}({a})"
+
+
 def _library(name: str) -> Callable:
     return lambda c, *args: c.device(name, *args)
 
