@@ -90,7 +90,7 @@ class Backend:
     atomics = False  # kernels add to places that data decide
     adds_bags = False  # kernels add up the rows of a bag of embeddings faster than the library's do
     searches = False  # kernels look for places in sorted tensors
-    longest_sorted = 0  # elements of the rows that kernels sort
+    longest_sorted = 0  # elements of the rows that kernels sort by keys of 64 bits; twice as many by 32
     # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
     # the library's. Sums go by the kind of their axes, the rest by what is done with the places.
     window_limits: dict[str, int] = {}

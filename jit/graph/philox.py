@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit.graph.dims import product
+from jit.graph.dims import ceil_div, product
 from jit.graph.ir import Node, TensorType
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ def bits(b: Builder, shape: tuple[IntExpr, ...], device: torch.device, dtype: to
 
 def pairs(b: Builder, shape: tuple[IntExpr, ...], device: torch.device) -> tuple[Node, Node]:
     """(64 bits that every two neighbouring elements of ``shape`` have together, whether an element is the second)."""
-    number = b.reshape(b.iota(product(shape), device=device), shape)
-    words = b.emit("random_bits", (seed(b, device), b.shr(number, 1)), {}, torch.int64)
-    return words, b.ne(b.bitwise_and(number, 1), 0)
+    count = product(shape)
+    half = ceil_div(count, 2)
+
+    def of_both(part: Node) -> Node:  # of an index, which is simplified with others, and no arithmetic on a number
+        whole = b.reshape(b.expand(part, (half, 2)), (half * 2,))
+        return b.reshape(b.slice(whole, 0, 0, count), shape)
+
+    counter = of_both(b.unsqueeze(b.iota(half, device=device), 1))
+    odd = of_both(b.unsqueeze(b.iota(2, device=device), 0))
+    return b.emit("random_bits", (seed(b, device), counter), {}, torch.int64), b.ne(odd, 0)

@@ -263,10 +263,14 @@ _function("_erfinv_fast", """
 def _erfinv_fast(x):
     w = _log2_of_normal((1.0 - x) * (1.0 + x)) * -0.69314718056
     v = w - 2.5
-    u = tl.sqrt(w) - 3.0
-    r = x * tl.where(w < 5.0, POLYNOMIAL(ERFINV, v), POLYNOMIAL(ERFINV_FAR, u))
-    return tl.where(tl.abs(x) == 1.0, x * float("inf"), r)
-""", "_log2_of_normal")
+    r = x * POLYNOMIAL(ERFINV, v)
+    if _some(w >= 5.0):
+        u = tl.sqrt(w) - 3.0
+        far = x * POLYNOMIAL(ERFINV_FAR, u)
+        far = tl.where(tl.abs(x) == 1.0, x * float("inf"), far)
+        r = tl.where(w >= 5.0, far, r)
+    return r
+""", "_log2_of_normal", "_some")
 _function("_i0_fast", """
 @triton.jit
 def _i0_fast(x):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from jit.graph import changes, layout
 from jit.graph.ir import Node
 from jit.graph.ops.random import in_kernels, keep
@@ -74,6 +76,13 @@ def native_dropout(b: Builder, input, p, train=None):
     result.type = result.type.replace(strides=strides)
     shown = b.clone(mask, strides)
     return result, shown
+
+
+@op("native_dropout_backward")
+def native_dropout_backward(b: Builder, grad_output: Node, mask: Node, scale: float) -> Node:
+    if b.recording or mask.dtype is not torch.bool or not grad_output.dtype.is_floating_point:
+        return NotImplemented
+    return scaled_by_mask(b, grad_output, mask, float(scale))
 
 
 @op("dropout_", raw=True)

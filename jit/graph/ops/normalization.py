@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
@@ -55,6 +55,37 @@ def _rounds_in_between(x: Node, dim: int) -> bool:
 @op("_softmax")
 def softmax_half(b: Builder, self: Node, dim: int, half_to_float) -> Node:
     return softmax(b, self, dim, torch.float32 if half_to_float else None)
+
+
+@op("_safe_softmax")
+def safe_softmax(b: Builder, self: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    """Rows that are all -inf give zeros."""
+    found = softmax(b, self, dim, dtype)
+    if found is NotImplemented or b.recording or not self.type.rank:
+        return NotImplemented
+    nothing = b.reduce("all", b.eq(self, float("-inf")), (normalize_dim(dim, self.type.rank),), True)
+    return b.where(nothing, 0.0, found)
+
+
+def _rows_back(name: str, rule: Callable) -> None:
+    """The gradient of a softmax, called by its own name."""
+
+    def expand(b: Builder, grad_output: Node, output: Node, dim: int, input_dtype: torch.dtype) -> Node:
+        if b.recording or not grad_output.dtype.is_floating_point or grad_output.dtype is not input_dtype:
+            return NotImplemented
+        rank = grad_output.type.rank
+        dims = (normalize_dim(dim, rank),) if rank else ()
+        result = rule(b, b.opmath(grad_output), b.opmath(output), dims)
+        result = b.cast(result, input_dtype)
+        return with_strides(b, result, contiguous_strides(result.type.shape))
+
+    op(name)(expand)
+
+
+_rows_back("_softmax_backward_data", lambda b, g, y, dims: b.mul(
+    b.sub(g, b.reduce("sum", b.mul(g, y), dims, True)), y))
+_rows_back("_log_softmax_backward_data", lambda b, g, y, dims: b.sub(
+    g, b.mul(b.exp(y), b.reduce("sum", g, dims, True))))
 
 
 def _softmax(b: Builder, x: Node, dim: IntExpr) -> Node:

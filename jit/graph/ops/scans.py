@@ -70,13 +70,18 @@ _running("cummin")
 _NARROW = (torch.int8, torch.uint8, torch.int16, torch.bool)
 
 
+def _short(dtype: torch.dtype) -> bool:
+    """Whether keys of 32 bits hold a value and its position."""
+    return dtype is torch.bfloat16 or dtype in _NARROW
+
+
 class _Keys:
     """The rows of ``x`` along ``dim`` as keys to sort. ``above``: the bits of a key below those of the value: the
     position, and whether the value is -0."""
 
     def __init__(self, b: Builder, x: Node, dim: int, descending: bool) -> None:
         self.b, self.x, self.descending = b, x, descending
-        short = x.dtype is torch.bfloat16 or x.dtype in _NARROW
+        short = _short(x.dtype)
         self.dtype = torch.int32 if short else torch.int64
         self.below = 16 if short else 20
         value = b.opmath(x)
@@ -118,7 +123,7 @@ def _sortable(b: Builder, x: Node, dim: int) -> bool:
     size = x.shape[dim] if x.type.rank else 1
     fits = x.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int32, *_NARROW)
     return (fits and _in_kernels(x) and dim == x.type.rank - 1 and type(size) is int
-            and 1 < size <= backend(x.device).longest_sorted)
+            and 1 < size <= backend(x.device).longest_sorted * (2 if _short(x.dtype) else 1))
 
 
 def _gathering(b: Builder, x: Node, dim: int, found: Node, at: Node) -> Node:

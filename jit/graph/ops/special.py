@@ -63,6 +63,19 @@ def xlogy(b: Builder, self: Node, other: Node | float | int) -> Node:
                                  (y, lambda: b.div(x, y)), number=number), dtype)
 
 
+@pointwise("special_xlog1py", wraps=True)
+def xlog1py(b: Builder, self: Node, other: Node | float | int) -> Node:
+    x, y = b.promote(self, other, to_float=True)
+    dtype = x.dtype
+    x, y = b.opmath(x), b.opmath(y)
+    log = b.opmath(b.cast(b.log1p(y), dtype))  # rounded, as that of xlogy
+    zero = b.eq(x, 0.0)
+    none = b.logical_and(zero, b.le(y, -1.0))
+    result = b.where(b.isnan(y), y, b.where(zero, 0.0, b.mul(x, log)))
+    return b.cast(b.with_gradient(result, (x, lambda: b.where(none, 0.0, log)),
+                                  (y, lambda: b.div(x, b.add(y, 1.0)))), dtype)
+
+
 @pointwise("logaddexp")
 def logaddexp(b: Builder, self: Node, other: Node) -> Node:
     x, y = b.promote(self, other)
