@@ -48,15 +48,19 @@ def _reduced(op: str) -> Callable:
 
 
 # What a scan combines by -> (the same of whole pieces, of two values, what changes nothing).
-_KINDS: dict = {
-    "sum": (_reduced("sum"), lambda b, x, y: b.add(x, y), 0),
-    "prod": (_reduced("prod"), lambda b, x, y: b.mul(x, y), 1),
-    "max": (_reduced("amax"), lambda b, x, y: b.maximum(x, y), -math.inf),
-    "min": (_reduced("amin"), lambda b, x, y: b.minimum(x, y), math.inf),
-    "logaddexp": (_log_sum, _log_add, -math.inf),
-    "argmax": (_reduced("amax"), None, -math.inf),
-    "argmin": (_reduced("amin"), None, math.inf),
-}
+_KINDS: dict = {}
+
+
+def _kind(combine: str, whole: Callable, two: Callable | None, neutral: float) -> None:
+    _KINDS[combine] = whole, two, neutral
+
+
+_kind("sum", _reduced("sum"), lambda b, x, y: b.add(x, y), 0)
+_kind("prod", _reduced("prod"), lambda b, x, y: b.mul(x, y), 1)
+_kind("logaddexp", _log_sum, _log_add, -math.inf)
+for _extreme, _worst in (("max", -math.inf), ("min", math.inf)):
+    _kind(_extreme, _reduced(f"a{_extreme}"), lambda b, x, y, two=f"{_extreme}imum": b.binary(two, x, y), _worst)
+    _kind(f"arg{_extreme}", _reduced(f"a{_extreme}"), None, _worst)
 
 
 def _least(dtype: torch.dtype, value: float) -> float:
