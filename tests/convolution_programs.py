@@ -57,6 +57,21 @@ def odd_channels(x, w, r):
     return F.conv2d(x, w, None, (2, 1), 1).add(r).relu()
 
 
+@program(lambda t: (last(t(2, 32, 7, 6)), last(t(24, 32, 3, 3)) / 17, t(24), last(t(2, 24, 7, 6))))
+def many_channels(x, w, b, r):
+    return (F.conv2d(x, w, None, 1, 1) * b[:, None, None] + r).relu()
+
+
+@program(lambda t: (last(t(3, 48, 9, 8)), last(t(40, 48, 3, 3)) / 20, t(40)))
+def many_channels_strided(x, w, b):
+    return F.silu(F.conv2d(x, w, None, 2, 1) + b[:, None, None])
+
+
+@program(lambda t: (last(t(2, 40, 9, 8)), last(t(16, 40, 2, 3)) / 15, t(16)))
+def many_channels_apart(x, w, b):
+    return F.conv2d(x, w, None, 1, (1, 2), (2, 3)).mul(b[:, None, None]).relu()
+
+
 @program(lambda t: (last(t(2, 16, 9, 8)), last(t(16, 16, 3, 2)) / 10))
 def dilated(x, w):
     return F.conv2d(x, w, None, 1, (2, 1), (2, 3)).tanh()

@@ -125,11 +125,12 @@ def test_texts_compile_for_sm_90(dtype):
     from jit.codegen.triton import emit
 
     sources = {}
-    for name in ("normed", "pixelwise", "few_channels", "odd_channels", "patches"):
+    for name in ("normed", "pixelwise", "few_channels", "odd_channels", "patches", "many_channels"):
         call = calls_on_cuda(PROGRAMS[name], PROGRAMS[name](dtype))[0]
         for k, blocks in enumerate((Blocks(64, 32, 16, 4, 3), Blocks(128, 64, 64, 8, 2))):
             kernel = Candidate(call.candidates[0].template, blocks).lay_out(call.kernel)
             sources[f"{name} {k}"] = emit.emit(kernel)
+            assert ("under >> tap" in sources[f"{name} {k}"].text) == (name == "many_channels")
     built = triton_compile.build_sources(sources, 90, keep_ptx=True)
     assert all(b.cubin[:4] == b"\x7fELF" for b in built.values())
 
@@ -175,6 +176,18 @@ def test_what_is_used_without_timing():
     assert not settled(lambda x, w: F.relu(x.t() @ w), half(64, 8191), half(64, 64))
     assert not settled(lambda x, w: x @ w, half(65536, 64), half(64, 64))
     assert settled(lambda x, w: F.relu(x @ w), half(65536, 64), half(64, 64))
+
+    def square(x, w, b):
+        return F.silu(F.conv2d(x, w, None, 1, 1) * b[:, None, None])
+
+    for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        given = last(half(64, channels, size, size)), half(channels, channels, 3, 3), half(channels)
+        assert settled(square, *given)["aten::conv2d"].configuration.depth == 64
+        assert not settled(lambda x, w, b: F.conv2d(x, w, None, 1, 1), *given)
+    # Much arithmetic, other numbers of channels, larger kernels.
+    for size, channels, kernel in ((28, 512, 3), (14, 96, 3), (28, 128, 5)):
+        assert not settled(square, last(half(64, channels, size, size)), half(channels, channels, kernel, kernel),
+                           half(channels))
 
     def depthwise(x, w):
         return F.conv2d(x, w, None, 1, 3, 1, x.shape[1])

@@ -129,8 +129,7 @@ class Backend:
     aligned_rows = 0  # bytes of which rows of matrices of halves should be multiples for the library's fast kernels
     worth_aligning = 1 << 18  # elements of a matrix from which that pays
     convolves = False  # kernels of ours may convolve channels-last images of halves: with weights in that format too
-    # Gradients of convolutions of patches, and of each channel by itself, are products and convolutions of ours: off
-    # where nobody has measured them.
+    # Gradients of convolutions of patches, and of each channel by itself, are products and convolutions of ours.
     convolves_backwards = False
     pixels_as_products = False  # channels-last convolutions of one pixel in halves are matrix products
     adds_bias_apart = False  # the bias of a convolution is added by a kernel of ours

@@ -163,7 +163,7 @@ class Cuda(Backend):
     sums_products, most_vectors = "all", 4
     sure_templates = True
     launches_side_by_side = True
-    products_flat = convolves = pixels_as_products = adds_bias_apart = True
+    products_flat = convolves = convolves_backwards = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True
     native_dropout = True

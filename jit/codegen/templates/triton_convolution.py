@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ...devices.cuda import H200
 from ...graph import dims
 from ..indexing import size_hint
 from ..template import Candidate, Layout, template
@@ -22,8 +23,8 @@ from ..triton.heuristics import Config
 from ..triton.tiling import simplify, tiling
 from .convolutions import Convolution, parts
 from .products import sum_of_loads
-from .triton_product import (Blocks, ProductEmitter, ProductLayout, TritonProduct, same, settled_blocks, streamed,
-                             tiled)
+from .triton_product import (COPY_ENGINE, Blocks, ProductEmitter, ProductLayout, TritonProduct, in_reach, same,
+                             settled_blocks, streamed, tiled)
 
 if TYPE_CHECKING:
     from ...devices import Architecture
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 FEW = 16  # channels of images, below which the library has no good kernels
 SHORTEST = 28  # neighbouring elements of a sum that are worth a step of their own
+WHOLE = 64  # channels, of which there are to be a multiple: they are read, and made, in blocks of so many
+MOST_TAPS = 9  # pixels under a kernel for which the speed is known
+# Of the device's fastest rate what the library's convolutions reach, and the share of their time by which ours may take
+# longer: a pass over the result has to take more.
+LIBRARY, BEHIND = 0.53, 0.12
+LAUNCH = 2e-6  # seconds, of a kernel
+BITS = 31  # pixels under a kernel whose conditions fit in a word
 
 
 class Form(NamedTuple):
@@ -88,9 +96,33 @@ class TritonConvolution(Convolution):
                 piece = problem[2] if found is None else found.tiling.extent("r")
                 return Candidate(self, settled_blocks(problem, architecture, piece, 256 if piece < 64 else 128))
         found = tiled(call.kernel)
-        if found is None or len(call.group.members) == 1:
+        if len(call.group.members) == 1:
             return None
+        if found is None:
+            return self.spatial(call, problem, architecture)
         return streamed(self, call, problem, found.kernel, architecture)
+
+    def spatial(self, call: Call, problem: tuple, architecture: Architecture) -> Candidate | None:
+        """The candidate for a convolution of several pixels of many channels: these are as fast as the library's up to
+        a tenth (H200), which the kernel behind the library's call takes where sums are not too long."""
+        pixels, made, depth, itemsize, _ = problem
+        found = formed(call.kernel)
+        channels = parts(call.node).weights.type.shape[1]
+        if (architecture.capability != COPY_ENGINE or found is None or itemsize != 2 or made % WHOLE or channels % WHOLE
+            or found.tiling.extent("r") % WHOLE or depth > MOST_TAPS * channels):
+            return None
+        passed = 2 * pixels * made * itemsize / (0.8 * (architecture.bandwidth or H200.bandwidth)) + LAUNCH
+        summed = 2 * pixels * made * depth / (LIBRARY * (architecture.products or H200.products))
+        if passed < BEHIND * summed or not in_reach(found.tiling.kernel):
+            return None
+        columns = 128 if made % 128 == 0 else 64
+        programs = -(-pixels // 128) * (made // columns)
+        if columns == 64 or programs >= 2 * architecture.processors:
+            blocks = Blocks(128, columns, WHOLE, columns // 16, 3)
+        else:  # all at once, two or three on a processor
+            programs = -(-pixels // 64) * (made // columns)
+            blocks = Blocks(64, columns, WHOLE, 4, 4 if programs <= 2 * architecture.processors else 3)
+        return Candidate(self, blocks)
 
     def lay_out(self, kernel: Kernel, configuration: Blocks) -> Kernel:
         as_product = tiled(kernel) is not None
@@ -102,7 +134,7 @@ class ConvolutionLayout(Layout):
     """Blocks of pixels and channels."""
 
     blocks: Blocks
-    version: int = 1  # of the text, for what is remembered of its speed
+    version: int = 2  # of the text, for what is remembered of its speed
 
     def emit(self, kernel: Kernel, aligned: Collection[str] | None, interpret: bool) -> Source:
         b, found = self.blocks, formed(kernel)
@@ -171,10 +203,18 @@ class _ConvolutionEmitter(ProductEmitter):
         for s in masks:
             if not self.kernel.is_element(s):
                 self._condition(s)
+        bits, at = self._bits(masks, taps), {}
         for side, s, n, shape in sides:
             self.line(f"r_{side} = tl.arange(0, {step})[{shape}]{wide}")
             moving, still = self._divided(s)
-            self.line(f"{side}_at = {self.address(s.buffer, still)}")
+            near = None if wide else dims.coefficient(s.index, "@r")
+            if near is None:
+                self.line(f"{side}_at = {self.address(s.buffer, still)}")
+                at[side] = f"(r_{side} + r_start)"
+            else:  # what a thread reads first; then the same is added for all
+                self.names["@r"] = f"r_{side}"
+                self.line(f"{side}_at = {self.address(s.buffer, still + near * dims.Sym('@r'))}")
+                at[side] = "r_start"
         self.line(f"{out} = tl.zeros([{self.block['y']}, {self.block['x']}], tl.float32)")
         count = dims.product([self.extents[n] for n in taps]) * steps
         self.line(f"for step in range(0, {count}):")
@@ -183,22 +223,44 @@ class _ConvolutionEmitter(ProductEmitter):
             for n in reversed(taps):
                 self.line(f"{n} = {rest}" + (f" % {self.extents[n]}" if n != taps[0] else ""))
                 rest = f"({rest} // {self.extents[n]})"
+            if bits:
+                self.line("tap = step" + (f" // {steps}" if steps > 1 else ""))
             self.line(f"r_start = step % {steps} * {step}" if steps > 1 and taps else f"r_start = step * {step}"
                       if steps > 1 else "r_start = 0")
             self.line("r_near = r_left + r_start")
             self.names["@r"] = "r_near"
             for s in masks:
-                if self.kernel.is_element(s):
+                if self.kernel.is_element(s) and not bits:
                     self._condition(s)
             for side, s, n, _ in sides:
                 moving, _ = self._divided(s)
-                self.names["@r"] = f"(r_{side} + r_start)"
+                self.names["@r"] = at[side]
                 mask = [f"{n}_in"] if n in self.masked else []
                 mask += [f"(r_{side} < {extent} - r_start)"] if "r" in self.masked else []
-                mask += [self.names[s.mask]] if s.mask is not None else []
+                if s.mask is not None:
+                    mask.append("(((under >> tap) & 1) != 0)" if bits else self.names[s.mask])
                 text = f"{side}_at + {self.text(moving)}" if type(moving) is not int or moving else f"{side}_at"
                 self.line(f"{side} = tl.load({text}" + (f", mask={' & '.join(mask)}, other=0.0)" if mask else ")"))
             self.line(f'{out} = tl.dot(left, right, {out}, input_precision="ieee")')
+
+    def _bits(self, masks: list[Statement], taps: list[str]) -> bool:
+        """Where what lies beyond the image is told by rows and by pixels of the kernel alone: a word for each row, with
+        a bit for each of these pixels, so that the loop computes no conditions."""
+        count = dims.product([self.extents[n] for n in taps])
+        if not masks or not taps or count > BITS or any("r" in self.varies.get(s.dst, ()) for s in masks):
+            return False
+        self.line(f"under = tl.zeros([{self.block['y']}, 1], tl.int32)")
+        self.line(f"for bit in range(0, {count}):")
+        with self.indented():
+            rest = "bit"
+            for n in reversed(taps):
+                self.line(f"{n} = {rest}" + (f" % {self.extents[n]}" if n != taps[0] else ""))
+                rest = f"({rest} // {self.extents[n]})"
+            for s in masks:
+                if self.kernel.is_element(s):
+                    self._condition(s)
+            self.line(f"under |= ({self.names[masks[-1].dst]}).to(tl.int32) << bit")
+        return True
 
     def _divided(self, s: Load) -> tuple[dims.IntExpr, dims.IntExpr]:
         """The parts of an index that vary along the sum, and that do not."""
