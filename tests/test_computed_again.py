@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 from autodiff_harness import check_grad
 from codegen_graphs import compare, compile_reference, moved, trace
+from graph_harness import trace as traced
 
 import jit
 from jit.codegen import loops, reference
+from jit.graph.autodiff import differentiate, partition
 from jit.graph.interpret import evaluate
+from jit.graph.passes.windows import make_windows
 
 GPU = torch.device("cuda", 0)
 
@@ -128,3 +131,41 @@ def test_gradients_in_a_layout_of_their_own():
         want = torch.autograd.grad(F.conv2d(F.conv2d(x, w).relu(), v).sum(), (w, v))
         got = torch.autograd.grad(jit.compile(lambda: F.conv2d(F.conv2d(x, w).relu(), v).sum())(), (w, v))
         assert [t.stride() for t in got] == [t.stride() for t in want]
+
+
+@pytest.mark.parametrize("size", [12, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_for_gradients_are_short(size, dtype):
+    """Of the maxima of small images; at the last position of large ones too. What the program sees are long ones."""
+    def pool(x):
+        return F.max_pool2d(x, 3, 2, 1)
+
+    x = torch.randn(2, 4, size, size).to(dtype)
+    x[:, :, -1, -1] = 9.0
+    x[0, 0, 3:6, 3:6] = float("nan")
+    graph, *_ = traced(pool, x.clone().requires_grad_(), differentiated=True)
+    joint = differentiate(graph, (0,), (0,))
+    joint.graph = make_windows(moved(joint.graph, GPU))
+    (position,) = [n for n in joint.graph.nodes if n.op == "window" and n.attrs["how"] == "position"]
+    assert position.type.dtype is (torch.int16 if size == 12 else torch.int32)
+    theirs = x.clone().requires_grad_()
+    g = torch.randint(1, 9, pool(x).shape).to(dtype)
+    halves = partition(joint)
+    run = [compile_reference(h) for h in (halves.forward, halves.backward)]
+    values = reference.run_plan(run[0], x)
+    saved = [(x, *values)[i if kind == "input" else 1 + i if kind == "output" else 2 + i] for kind, i in halves.saved]
+    (got,) = reference.run_plan(run[1], *saved, g)
+    pool(theirs).backward(g)
+    torch.testing.assert_close(got, theirs.grad, equal_nan=True)
+
+
+def test_positions_that_the_program_sees_are_long():
+    def pool(x):
+        y, where = F.max_pool2d(x, 3, return_indices=True)
+        return y.sum() + where.sum(), where
+
+    x = torch.randn(2, 4, 12, 12, requires_grad=True)
+    y, where = jit.compile(pool, fullgraph=True)(x)
+    want, places = pool(x)
+    assert where.dtype is torch.int64 and torch.equal(where, places)
+    torch.testing.assert_close(torch.autograd.grad(y, x), torch.autograd.grad(want, x))

@@ -17,7 +17,7 @@ from jit.devices import backend
 from jit.graph import dims, layout
 from jit.graph.ir import Graph, Node, TensorType, filled, same_ints
 from jit.graph.nested import several
-from jit.graph.passes.rewrite import rebuilt
+from jit.graph.passes.rewrite import changed, rebuilt
 from jit.graph.windows import (
     Axis, Edge, EdgeBack, Resized, ResizedBack, Same, Shares, SharesBack, Strided, StridedBack,
 )
@@ -44,7 +44,26 @@ def rule(*names: str) -> Callable:
 def make_windows(graph: Graph) -> Graph:
     """The graph with windows in the place of library calls, where the device wants them; the same graph when there is
     none."""
-    return rebuilt(graph, _applies, _rewrite)
+    return _with_short_positions(rebuilt(graph, _applies, _rewrite))
+
+
+def _with_short_positions(graph: Graph) -> Graph:
+    """The graph with positions of maxima that only their gradients read in as few bytes as they need: these read each
+    several times."""
+    found = {n for n in graph.nodes if n.op == "window" and n.attrs["how"] == "position"}
+    if not found:
+        return graph
+    found -= {o.node for o in graph.outputs}
+    for n in graph.nodes:
+        found.difference_update(i for k, i in enumerate(n.inputs)
+                                if not (n.op == "window" and n.attrs["how"] == "picked" and k))
+    kinds = {n: _integer_for(math.prod(n.inputs[0].type.shape[-len(n.attrs["axes"]):])) for n in found
+             if all(type(d) is int for d in n.inputs[0].type.shape[-len(n.attrs["axes"]):])}
+    return changed(graph, {n: {"type": n.type.replace(dtype=t)} for n, t in kinds.items()})
+
+
+def _integer_for(count: int) -> torch.dtype:
+    return next(t for t in (torch.int16, torch.int32, torch.int64) if count <= torch.iinfo(t).max)
 
 
 def _applies(n: Node) -> bool:
