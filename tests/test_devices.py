@@ -142,7 +142,7 @@ def test_choices_follow_the_architecture():
     half = dataclasses.replace(cuda.H200, registers=128 << 10)
     assert heuristics.choose(row, half).looped and not heuristics.choose(row, cuda.H200).looped
     gpu = devices.of_type("cuda")
-    assert gpu.chunks(4, 4_000_000, True) == 2 * gpu.architecture().processors
+    assert gpu.chunks(4, 4_000_000, True) == 32 * gpu.architecture().processors // 4
 
 
 # another kind of device

@@ -85,11 +85,13 @@ def axis_symbol(name: str, extent: IntExpr) -> Dim:
 @dataclass(frozen=True)
 class Buffer:
     """A pointer argument. ``role``: "in", "out", "inout" (read and written at the same index in one iteration) or
-    "error" (one int32 that ``Check`` writes)."""
+    "error" (one int32 that ``Check`` writes). ``rounded``: what is written of float32 reaches other memory only through
+    a half type (see ``approximate``)."""
 
     name: str
     dtype: torch.dtype
     role: str = "in"
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -621,7 +623,7 @@ def _text(kernel: Kernel, title: str, names: dict) -> str:
 
     lines = [f"kernel {title} on {kernel.device} sizes({', '.join(map(n, kernel.sizes))})"]
     lines += [f"  for {n(a.name)} in {e(a.extent)} ({a.kind})" for a in kernel.axes + kernel.raxes]
-    lines += [f"  {b.role} {n(b.name)}: {_short(b.dtype)}" for b in kernel.buffers]
+    lines += [f"  {b.role} {n(b.name)}: {_short(b.dtype)}{', rounded' * b.rounded}" for b in kernel.buffers]
     lines += ["    " + s.line(n, e) for s in kernel.body]
     return "\n".join(lines)
 

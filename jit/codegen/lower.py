@@ -23,6 +23,7 @@ from ..graph import dims
 from ..graph.ir import Node
 from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, SCATTERS, info
 from . import fusion, indexing, loops, nest
+from .approximate import rounded, rounded_inputs
 from .groups import Group, Root
 from .indexing import FIXED, VIEWS, is_one, linear
 from .statement_order import drop_dead, reads_first
@@ -731,8 +732,18 @@ def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name:
     for m in group.members:
         if m.needs_row or not any(p in group.reduced for p in m.out_place()):
             second.emit_member(m)
-    return [Lowered(first.finish(name + "_a"), first.arguments, partials),
-            Lowered(second.finish(name + "_b"), second.arguments, {})]
+    return _in_two(first, second, name, partials)
+
+
+def _in_two(first: Emitter, second: Emitter, name: str, partials: dict) -> list:
+    """The kernel that makes parts of results and the one that puts them together. The first is as exact as the second
+    asks for."""
+    b = second.finish(name + "_b")
+    loose = {storage for buffer, storage in zip(b.buffers, second.arguments) if buffer.name in rounded_inputs(b)}
+    a = first.finish(name + "_a")
+    a = rounded(a, frozenset(buffer.name for buffer, storage in zip(a.buffers, first.arguments)
+                             if storage in loose and storage in partials))
+    return [Lowered(a, first.arguments, partials), Lowered(b, second.arguments, {})]
 
 
 def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
@@ -761,8 +772,7 @@ def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[N
     for m in columns.members:
         if m.needs_row or not any(p in columns.reduced for p in m.out_place()):
             second.emit_member(m)
-    return [Lowered(first.finish(name + "_a"), first.arguments, partials),
-            Lowered(second.finish(name + "_b"), second.arguments, {})]
+    return _in_two(first, second, name, partials)
 
 
 def scattered(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 from .. import devices
 from ..graph.ir import Graph, TensorType, Transform
 from ..graph.prims import POINTWISE, REDUCTIONS
-from .indexing import VIEWS, is_one, same, segments
+from .indexing import VIEWS, is_one, same, segments, size_hint
 from .prepare import live_nodes
 
 if TYPE_CHECKING:
@@ -51,6 +51,18 @@ def _owners(fine: Sequence[IntExpr], coarse: Sequence[IntExpr]) -> Optional[list
     return owner if any(owner.count(d) > 1 for d in owner if d is not None) else None
 
 
+SHORTEST_RUN = 32  # elements
+
+
+def _in_short_runs(t: TensorType, shape: Sequence[IntExpr], owner: list) -> bool:
+    """Whether what lies side by side in memory is split into few elements, as the groups of channels-last images are:
+    rows of those are read in two steps (``graph.passes.short_runs``)."""
+    wide = [d for d, s in enumerate(t.shape) if not is_one(s)]
+    inner = min(wide, key=lambda d: size_hint(t.strides[d]), default=None)
+    parts = [k for k, d in enumerate(owner) if d == inner]
+    return len(parts) > 1 and size_hint(shape[parts[-1]]) < SHORTEST_RUN
+
+
 class _Refined(Transform):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -74,7 +86,7 @@ class _Refined(Transform):
             if len(i.type.shape) != len(n.type.shape) or not all(map(same, i.type.shape, n.type.shape)):
                 continue
             owner = _owners(shape, n.type.shape)
-            if owner is not None:
+            if owner is not None and not _in_short_runs(n.type, shape, owner):
                 operands = tuple([self._split(x, n, shape, owner) for x in inputs])
                 type_ = _split_type(n.type, n.type.shape, shape, owner)
                 fine = self.node(n.op, operands, n.attrs, type_)

@@ -84,6 +84,7 @@ class Backend:
     wide_partials = False  # the parts of a split sum of float32 are kept, and rows that ask for it summed, in float64
     refines_views = False  # what follows a reduction over split dimensions is computed over these
     repeats_behind_rows = False  # what depends on results of rows is computed by each reader, up to a cost
+    cuts_what_waits = False  # sums of exponentials and positions of extrema over few rows are taken over chunks first
     sums_by_rows = False  # a sum over everything that reads results of rows is taken over each of them first
     adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range

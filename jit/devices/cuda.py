@@ -131,7 +131,8 @@ class Cuda(Backend):
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24
     largest_update = 0
-    one_pass_moments = cuts_several = adds_columns_beside_rows = True
+    one_pass_moments = cuts_several = cuts_what_waits = adds_columns_beside_rows = True
+    refines_views = sums_by_rows = repeats_behind_rows = True
     atomics = adds_bags = searches = joins_launches = True
     # Microseconds: 16.8 million in rows of 256 floats 333 (the library 1747); 33.5 million in bfloat16, rows of 512 261
     # (1298), of 1024 636 (684).
@@ -139,14 +140,15 @@ class Cuda(Backend):
 
     def splits(self, rows: int, row: int, inner: bool) -> bool:
         if inner:
-            return rows < 128 and row >= 16384
+            return 2 * rows < 3 * self.architecture().processors and row >= 16384
         return rows / 32 < 2 * self.architecture().processors and row >= 256 and rows * row >= 65536
 
     def chunks(self, rows: int, total: int, inner: bool) -> int:
-        programs = self.architecture().processors
-        if inner:
-            return min(max(total // 8192, 2), 2 * programs)
-        return min(max(4 * programs * 64 // rows, 2), max(total // 32, 2))
+        if inner:  # so many short programs that no multiprocessor is left with more of them than others
+            programs = 32 * self.architecture().processors
+            length = max(min(rows * total // programs, 16384), 2048, rows * total // (4 * programs))
+            return max(total // length, 2)
+        return min(max(4 * self.architecture().processors * 64 // rows, 2), max(total // 32, 2))
 
     splits_scans = True
 

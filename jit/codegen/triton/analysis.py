@@ -10,10 +10,8 @@ import torch
 
 from ... import devices
 from ...graph import dims
-from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
-from . import types
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
@@ -113,11 +111,12 @@ def read_once(kernel: loops.Kernel) -> frozenset:
     points = 1
     for a in kernel.axes + kernel.raxes:
         points *= size_hint(a.extent)
-    found = set()
-    for first, *others in loads.values():
+    found, axes = set(), {a.name for a in kernel.axes + kernel.raxes if a.extent != 1}
+    for every in loads.values():
+        first, *others = sorted(every, key=lambda s: not s.symbols >= axes)
+        others = [s for s in others if s.symbols >= axes]  # what is read along fewer axes is little
         last = dims.bounds(first.index)[1] if isinstance(first.index, dims.Dim) else first.index
-        if not others and first.symbols >= {a.name for a in kernel.axes + kernel.raxes if a.extent != 1} and (
-                last is None or last + 1 >= points):
+        if not others and first.symbols >= axes and (last is None or last + 1 >= points):
             found.add(first.dst)
     return frozenset(found)
 
@@ -221,20 +220,24 @@ def exponent_of(kernel: loops.Kernel, total: str) -> tuple[Statement, Statement]
     return (exp, sub) if sub.prim == "sub" else None
 
 
-def fast_values(kernel: loops.Kernel) -> frozenset:
-    """The float32 values that reach memory only through a half type and by smooth operations."""
-    good, bad = set(), set()
-    for s in reversed(kernel.body):
-        bad |= s.symbols
-        fast = s.dst in good and s.dst not in bad
-        if s.prim == "cast" and s.dtype in types.HALF:
-            good.add(s.args[0])
-        elif fast and s.prim == "where":
-            good.update(s.args[1:])
-            bad.add(s.args[0])
-        elif fast and (s.combine in ("sum", "max", "min") or s.prim and info(s.prim).smooth
-                       or s.prim == "cast" and s.dtype is torch.float32):
-            good.update(s.operands)
-        else:
-            bad.update(s.operands)
-    return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+def summed_exponentials(kernel: loops.Kernel) -> frozenset:
+    """The values ``exp(x - max(x))`` of float32 of which only the sum over the row is taken. They need not be more
+    exact than the sum: the error of the device's own instruction is a rounding of what is in the exponent, and where
+    that is large, the value is as nothing beside the 1 of the maximum."""
+    users: dict = {}
+    for s in kernel.body:
+        for n in (*s.operands, *s.symbols):
+            users.setdefault(n, []).append(s)
+
+    def only_summed(name: str) -> bool:
+        return all(s.reduces and s.op == "sum" or s.prim == "where" and name in s.args[1:] and only_summed(s.dst)
+                   for s in users.get(name, ()))
+
+    found = set()
+    for s in kernel.body:
+        sub = kernel.definition[s.args[0]] if s.prim == "exp" and s.dtype is torch.float32 else s
+        if s.prim == "exp" and sub.prim == "sub" and only_summed(s.dst):
+            top = _without_infinities(kernel.definition[sub.args[1]], kernel.definition)
+            if top.reduces and top.op == "max" and top.arg == sub.args[0]:
+                found.add(s.dst)
+    return frozenset(found)

@@ -24,6 +24,7 @@ from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
 from ..absolute import absolute_values
+from ..approximate import fast_values
 from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
 from . import halves  # noqa: F401  (it says which functions are cheaper for halves)
@@ -125,11 +126,14 @@ class Emitter:
         self.row_start = analysis.odd_row_start(kernel) if config.shift and whole else None
         # Value name -> the dimensions along which it varies.
         self.varies = {n: self._ranges(kernel.varies[n]) for n in kernel.definition}
-        self.fast, self.absolute = analysis.fast_values(kernel), absolute_values(kernel)
+        self.fast, self.absolute = self._approximate(), absolute_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
     # analysis
+
+    def _approximate(self) -> frozenset:
+        return fast_values(self.kernel) | analysis.summed_exponentials(self.kernel)
 
     def _dimensions(self) -> list:
         """The dimensions of the tensors in the text."""

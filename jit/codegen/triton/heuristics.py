@@ -16,7 +16,7 @@ from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
 from . import analysis
-from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, reads_vectors
+from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, divisions, reads_vectors
 
 if TYPE_CHECKING:
     from ..loops import Kernel
@@ -168,19 +168,32 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     single = schedule.count == 1 and not scan
     if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)) or (
             block * held > arch.registers // 4):
-        return _long_rows(kernel, block, n_rows, evict, arch)
+        return _long_rows(kernel, width, n_rows, evict, arch)
+    if block >= 16384 and 4 * width < 3 * block and not single and not scan and analysis.writes_elements(kernel):
+        return _long_rows(kernel, width, n_rows, evict, arch)
     if (width == block > 2048 and itemsize <= 2 and analysis.writes_elements(kernel) and analysis.pieces_allowed(kernel)
         and (block <= 8192 or not schedule.pairs) and not _rounds(kernel)):
+        if _works_hard(kernel) and block <= 8192:  # an eighth faster than to compute it again
+            return Config(r=block, warps=block // 1024)
         return _in_passes(block, schedule)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:
         x *= 2
     while x > 1 and n_rows // x < arch.processors:
         x //= 2
+    if single and evict and itemsize <= 2 and block in (4096, 8192) and (schedule.pairs or not
+                                                                         analysis.pieces_allowed(kernel)):
+        return Config(x=8192 // block, r=block, warps=4, evict=True)  # exponentials and positions: few threads
     per_thread = 32 if itemsize <= 2 and evict and block <= 1024 else 16 if itemsize <= 2 else 8
     warps = _clamp(_power_of_two_below(min(width, block) * x // (arch.lanes * per_thread)), 1, 16)
     recompute = held == 2 and block >= 16384 and not scan
     return Config(x=x, r=block, warps=warps, recompute=recompute, evict=evict)
+
+
+def _works_hard(kernel: Kernel) -> bool:
+    """Whether the arithmetic of an element, or finding what is read for it, takes as long as reading it."""
+    axes = {a.name for a in kernel.raxes}
+    return arithmetic(kernel) > 30 or any(s.loaded and divisions(s.index, axes) for s in kernel.body)
 
 
 def _rounds(kernel: Kernel) -> bool:
@@ -204,9 +217,18 @@ def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architectur
     return min(arch.registers // 8 // (2 if weights or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
 
 
-def _long_rows(kernel: Kernel, block: int, n_rows: int, evict: bool, arch: devices.Architecture) -> Config:
+def _filled(width: int, r: int, least: int) -> int:
+    """The largest block, from ``r`` to ``least``, in which all but a tenth of what is walked are elements of a row;
+    the smallest where there is none."""
+    while r > least and 10 * width < 9 * -(-width // r) * r:
+        r //= 2
+    return r
+
+
+def _long_rows(kernel: Kernel, width: int, n_rows: int, evict: bool, arch: devices.Architecture) -> Config:
     """A loop over a row. In pieces of 8 elements per thread where the kernel allows it."""
     schedule, pieces = analysis.Schedule(kernel, online=True), analysis.pieces_allowed(kernel)
+    block = next_power_of_two(max(width, 2))
     narrow, stages, scan = _stream_access(kernel) <= 2, 1, analysis.has_scan(kernel)
     shift = block >= 16384 and not scan and analysis.odd_row_start(kernel) is not None
     if scan:
@@ -214,13 +236,27 @@ def _long_rows(kernel: Kernel, block: int, n_rows: int, evict: bool, arch: devic
     elif not pieces:  # positions
         r, warps = 1024, 8
     elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
-        r, warps, stages = (2048, 2, 1 if evict else 3) if n_rows >= 2 * arch.processors else (8192, 4, 3)
+        if n_rows >= 8 * arch.processors:
+            r, warps, stages = 2048, 2, 1 if evict else 3
+        else:
+            r, warps, stages = (8192, 4, 3) if n_rows < 2 * arch.processors else (8192, 8, 1)
+            evict = evict or stages == 1
+    elif schedule.count == 1 and _works_hard(kernel):
+        r, warps, pieces = 2048, 8, False
+    elif schedule.count == 1 and block == 16384 and evict:
+        r, warps, pieces = 4096, 16, False
     elif schedule.count == 1:
-        r, warps = 8192, 8
+        r = _filled(width, 8192, 2048)
+        warps = r // 1024
     elif shift:
         r, warps = 4096, 16
-    elif schedule.count > 2 or n_rows < 3 * arch.processors:
+    elif schedule.count > 1 and _filled(width, 16384, 2048) < 8192:
+        r = _filled(width, 4096, 2048)
+        warps = r // 256
+    elif schedule.count > 2 or n_rows < 3 * arch.processors or not schedule.pairs and block >= 65536:
         r, warps = 16384, 32
+    elif block >= 131072:
+        r, warps, pieces = 16384, 32, False
     else:
         r, warps = 16384 if narrow else 8192, 16
     if block < r:
@@ -248,11 +284,15 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     while x > 32 and nz * -(-nx // x) < 3 * arch.processors // 2:
         x //= 2
     static = type(tiling.extent("r")) is int
+    if not writes and static and block >= 32 and 4 * nx * nr * nz <= arch.cache // 2 and nx >= 32:
+        return Config(x=8, r=min(block, 256), looped=True, warps=4)  # parts of sums, from the cache
     if static and analysis.held_bytes(kernel):  # the column is read again, by the threads that have read it
         if block <= 32 and nx >= 64:
             return Config(x=64, r=8, looped=True, warps=1, stages=4, evict=True)
         if block == 64 and nx >= 32:
             return Config(x=32, r=64, looped=True, warps=1, stages=3)
+        if block in (128, 256) and analysis.held_bytes(kernel) <= 2 and nx >= 128:
+            return Config(x=16384 // block, r=block, warps=4)  # 128 elements per thread
         narrow = min(x, max(NARROWEST, 8192 // block))
         if narrow * block <= 16384:
             return Config(x=narrow, r=block, warps=_clamp(narrow * block // 1024, 1, 16))
@@ -260,6 +300,13 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     if writes and sums:
         return Config(x=min(x, 128), r=min(32, block), looped=True, warps=4, stages=4)
     warps = _clamp(x * r // 512, 1, 4 if writes else 2)
+    if sums and not writes and item <= 2 and x >= 128 and static:
+        if not analysis.pieces_allowed(kernel):  # positions: two values kept for each element of a block
+            return Config(x=128, r=min(16, block), looped=True, warps=4, stages=4)
+        if analysis.online_pairs(kernel):
+            return Config(x=128, r=min(32, block), looped=True, parts=min(4, block), warps=4, evict=True)
+    if sums > 1 and not writes and item <= 2 and x >= 64:
+        return Config(x=64, r=min(64, block), looped=True, warps=2, stages=3)
     if writes or sums > 1:
         return Config(x=x, r=min(max(r // 4, 2), block), looped=True, warps=warps, stages=4)
     return Config(x=x, r=min(r, block), looped=True, warps=warps, stages=3)

@@ -49,7 +49,7 @@ def _join(outer: loops.Axis, inner: loops.Axis, body: tuple) -> tuple[Axis, tupl
     names = frozenset((outer.name, inner.name))
     values = dict(zip((outer.name, inner.name), _parted(axis.sym, inner.extent)))
     new = loops.substituted(body, values)
-    if any(a is not b and _divisions(a.expression, {axis.name}) > _divisions(b.expression, names)
+    if any(a is not b and divisions(a.expression, {axis.name}) > divisions(b.expression, names)
            for a, b in zip(new, body)):
         return None
     return axis, new
@@ -60,7 +60,7 @@ def _parted(index: Dim, extent: IntExpr) -> tuple:
     return (0, 0) if type(extent) is int and extent == 0 else (index // extent, index % extent)
 
 
-def _divisions(e: IntExpr, names: Collection[str]) -> int:
+def divisions(e: IntExpr, names: Collection[str]) -> int:
     """How many divisions and remainders in ``e`` depend on one of the names."""
     if type(e) is int:
         return 0
@@ -68,7 +68,7 @@ def _divisions(e: IntExpr, names: Collection[str]) -> int:
     for mono in e.terms:
         for atom in mono:
             if atom.kind != "sym" and not atom.free.isdisjoint(names):
-                total += 1 + _divisions(atom.a, names) + _divisions(atom.b, names)
+                total += 1 + divisions(atom.a, names) + divisions(atom.b, names)
     return total
 
 
@@ -194,7 +194,7 @@ def _work(s: Statement, names: frozenset) -> int:
     """About how many instructions a statement's index and arithmetic take."""
     own = info(s.prim).cost.gpu if s.prim else 0
     index = s.expression if not s.accessed else None
-    return own + (0 if index is None else 1 + 4 * _divisions(index, names)) + (2 if s.limit is not None else 0)
+    return own + (0 if index is None else 1 + 4 * divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
 def reads_around(kernel: Kernel) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jit.graph.build import is_number
+import torch
+
+from jit import config
+from jit.graph.build import HALF, is_number
 from jit.graph.ops.arithmetic import clamp
 from jit.graph.ops.losses import MEAN, reduced
 from jit.graph.ops.reductions import vector_norm
@@ -23,9 +26,11 @@ def _above_zero(b: Builder, x: Node) -> Node:
 
 
 def floating(*tensors) -> bool:
-    """Whether all are of one floating dtype. Half types round after each step in eager and are left to it."""
-    return (all(t.dtype is tensors[0].dtype for t in tensors)
-            and str(tensors[0].dtype) in ("torch.float32", "torch.float64"))
+    """Whether all are of one floating dtype. Half types round after each step in eager, and are left to it where that
+    is asked for."""
+    dtype = tensors[0].dtype
+    return (dtype in (torch.float32, torch.float64) or dtype in HALF and not config.match_eager_rounding) and all(
+        t.dtype is dtype for t in tensors)
 
 
 @op("hinge_embedding_loss")
@@ -40,7 +45,8 @@ def hinge_embedding_loss(b: Builder, self: Node, target: Node, margin: float = 1
 @op("cosine_embedding_loss")
 def cosine_embedding_loss(b: Builder, input1: Node, input2: Node, target: Node, margin: int | float = 0.0,
                           reduction: int = MEAN) -> object:
-    if (not floating(input1, input2) or target.type.rank > 1
+    if (not floating(input1, input2) or input1.dtype in HALF  # in which epsilon is zero
+        or target.type.rank > 1
         or not input1.type.rank == input2.type.rank == target.type.rank + 1):
         return NotImplemented
     dims = (target.type.rank,)

@@ -1,0 +1,54 @@
+"""Values of which only as much has to be right as a half type keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..graph.prims import info
+
+if TYPE_CHECKING:
+    from .loops import Kernel
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+HALF = (torch.float16, torch.bfloat16, *FLOAT8)
+LARGEST_POWER = 8
+
+
+def fast_values(kernel: Kernel) -> frozenset:
+    """The float32 values that reach memory only through a half type and by smooth operations."""
+    good, bad = set(), set()
+    constants = {s.dst: s.constant for s in kernel.body if s.constant is not None}
+    for s in reversed(kernel.body):
+        bad |= s.symbols
+        fast = s.dst in good and s.dst not in bad
+        if s.prim == "cast" and s.dtype in HALF or s.accessed and s.effect and kernel.buffer_of[s.accessed].rounded:
+            good.add(s.operands[0])
+            bad.update(s.operands[1:])
+        elif fast and s.prim == "pow" and abs(constants.get(s.args[1], math.inf)) <= LARGEST_POWER:
+            good.add(s.args[0])  # an error grows by as much as the exponent
+        elif fast and s.prim == "where":
+            good.update(s.args[1:])
+            bad.add(s.args[0])
+        elif fast and (s.combine in ("sum", "max", "min") or s.prim and info(s.prim).smooth
+                       or s.prim == "cast" and s.dtype is torch.float32):
+            good.update(s.operands)
+        else:
+            bad.update(s.operands)
+    return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+
+
+def rounded_inputs(kernel: Kernel) -> frozenset:
+    """The names of the float32 buffers of which all that is read is such a value."""
+    fast = fast_values(kernel)
+    exact = {s.loaded for s in kernel.body if s.loaded and s.dst not in fast}
+    return frozenset(s.loaded for s in kernel.body if s.loaded and s.loaded not in exact)
+
+
+def rounded(kernel: Kernel, names: frozenset) -> Kernel:
+    """The kernel with these buffers marked as read for half types only."""
+    return dataclasses.replace(kernel, buffers=tuple([
+        dataclasses.replace(b, rounded=True) if b.name in names else b for b in kernel.buffers]))

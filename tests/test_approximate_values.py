@@ -1,0 +1,56 @@
+"""Which float32 values of a kernel need to be no more exact than a half."""
+
+import torch
+
+from gpu_texts import compiled_for_gpu
+from jit.codegen import approximate
+from jit.codegen.triton import analysis, emit
+from jit.codegen.planner import Planner
+
+
+def kernels(monkeypatch, fn, *args):
+    found, real = [], Planner.compile_kernels
+
+    def seen(self):
+        found.extend(k for k in self.launches if k.device == "cuda")
+        return real(self)
+
+    monkeypatch.setattr(Planner, "compile_kernels", seen)
+    compiled_for_gpu(fn, *args)
+    return found
+
+
+def test_parts_of_a_sum_are_as_exact_as_the_whole(monkeypatch):
+    def loss(x):
+        return torch.exp(x).mean()
+
+    def exact(x):
+        return torch.exp(x.float()).mean()
+
+    x = torch.randn(1024, 1024, dtype=torch.bfloat16)
+    first, second = kernels(monkeypatch, loss, x)
+    assert [b.rounded for b in first.buffers] == [False, True] and approximate.rounded_inputs(second)
+    assert "exp_fast" in emit.emit(first).text
+    first, second = kernels(monkeypatch, exact, x)
+    assert not any(b.rounded for b in first.buffers) and not approximate.rounded_inputs(second)
+    assert "exp_fast" not in emit.emit(first).text
+
+
+def test_exponentials_that_are_only_summed(monkeypatch):
+    x = torch.randn(300, 1000)
+    (k,) = kernels(monkeypatch, lambda x: torch.logsumexp(x, -1), x)
+    assert analysis.summed_exponentials(k) and "exp_fast" in emit.emit(k).text
+    (k,) = kernels(monkeypatch, lambda x: torch.softmax(x, -1), x)  # each is a result as well
+    assert not analysis.summed_exponentials(k)
+    (k,) = kernels(monkeypatch, lambda x: torch.exp(x - x.mean(-1, keepdim=True)).sum(-1), x)
+    assert not analysis.summed_exponentials(k)
+
+
+def test_powers(monkeypatch):
+    x = torch.rand(300, 1000, dtype=torch.bfloat16)
+    (k,) = kernels(monkeypatch, lambda x: torch.linalg.vector_norm(x, 3, dim=-1), x)
+    powers = [s for s in k.body if s.prim == "pow"]
+    assert len(powers) == 2 and all(s.dst in approximate.fast_values(k) for s in powers)
+    (k,) = kernels(monkeypatch, lambda x: (torch.sin(x) * 1.5) ** 40.5, x)  # an error would grow by as much
+    sine = next(s for s in k.body if s.prim == "sin")
+    assert sine.dst not in approximate.fast_values(k)
