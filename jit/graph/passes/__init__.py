@@ -29,7 +29,7 @@ from jit.graph.verify import InvalidGraph, verify
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
             fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
 # Of a graph for which kernels are made next.
-SCHEDULED = (keep_checks, split_long_scans, cut_what_waits, cut_long_positions, sum_thin_products,
+SCHEDULED = (keep_checks, split_long_scans, cut_long_positions, cut_what_waits, sum_thin_products,
              rewrite_contractions, without_short_runs)
 
 _log = logs.channel("passes")
