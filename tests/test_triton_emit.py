@@ -34,7 +34,7 @@ def configurations(case):
     t = tiling.tile(case.kernel)
     base = heuristics.choose(t)
     yield base
-    if case.kernel.raxes:
+    if t.kernel.raxes:
         yield dataclasses.replace(base, looped=True, r=16, x=1, parts=1)
         yield dataclasses.replace(base, looped=True, r=16, x=2, parts=1)
         if analysis.pieces_allowed(case.kernel):

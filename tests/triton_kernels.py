@@ -198,6 +198,56 @@ def embedding(dt, s):
 
 
 @case
+def overlapping_windows(dt, s):
+    """Sums of 3 x 3 places, with edges, and largest ones of places that are computed: results share what they read."""
+    n, h, w = 6, 9, 8 * s
+    b = B()
+    k, i, j = b.axis(n), b.axis(h), b.axis(w)
+    x, y, z = b.buffer(dt), b.buffer(dt, "out"), b.buffer(dt, "out")
+    total = best = None
+    for u in range(3):
+        for v in range(3):
+            inside = None
+            for at, size in ((i + u - 1, h), (j + v - 1, w)):
+                place = b.index(at, torch.int32)
+                for low, high in ((b.const(-1, torch.int32), place), (place, b.const(size, torch.int32))):
+                    c = b.do("lt", low, high)
+                    inside = c if inside is None else b.do("logical_and", inside, c)
+            value = b.wide(x, (k * h + i + u - 1) * w + j + v - 1, mask=inside)
+            value = b.do("where", inside, value, b.number(0.0, value))
+            total = value if total is None else b.do("add", total, value)
+            row = b.clamped(b.index(i + u - 1, torch.int32), h)
+            value = b.wide(x, (k * h + row) * w + j)
+            best = value if best is None else b.do("maximum", best, value)
+    b.put(y, (k * h + i) * w + j, total)
+    b.put(z, (k * h + i) * w + j, best)
+    return b.case((n * h * w,) * 3)
+
+
+@case
+def bags(dt, s):
+    n, v, d = 5 * s, 40, 24
+    b = B()
+    i, j, r = b.axis(n), b.axis(d), b.axis(6, "r")
+    table, index, y, err = b.buffer(dt), b.buffer(I64), b.buffer(dt, "out"), b.buffer(torch.int32, "error")
+    at = b.load(index, i * 6 + r)
+    b.put(y, i * d + j, b.reduce("sum", b.wide(table, b.position(at, v, err, 7) * d + j)))
+    values = torch.arange(6 * n) * 7 % v
+    values[n // 2] = -1
+    return b.case((v * d, 6 * n, n * d, 1), inputs={index: values})
+
+
+@case
+def reverse_of_short_axes(dt, s):
+    a, n, m, d = 3, 10 * s, 9, 4
+    b = B()
+    i, j, k, l = b.axis(d), b.axis(m), b.axis(n), b.axis(a)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, ((i * m + j) * n + k) * a + l, b.wide(x, ((l * n + k) * m + j) * d + i))
+    return b.case((a * n * m * d,) * 2)
+
+
+@case
 def nested_division(dt, s):
     n = 60 * s
     b = B()

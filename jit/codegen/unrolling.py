@@ -20,7 +20,7 @@ from .nest import without_ones
 
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
-    from .loops import Kernel, Statement
+    from .loops import Axis, Kernel, Statement
 
 # In the place of the name of a condition that holds, and of one that does not.
 _ALWAYS, _NEVER = "always", "never"
@@ -31,10 +31,9 @@ WRITTEN_OUT = frozenset((loops.Load, loops.Const, loops.IndexValue, loops.Comput
 
 def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     """The kernel without reduction axes, and with so many results along the axes named in ``tiles`` for each point;
-    None where a row is not short, is used again, checks an index or is not added up, and where a tile does not divide
-    its axis."""
-    if not all(type(a.extent) is int for a in kernel.raxes) or any(
-            s.limit is not None or s.ordered or s.effect and kernel.is_element(s)
+    None where a row is not short, is used again or is not added up, and where a tile does not divide its axis."""
+    if not all(type(a.extent) is int for a in kernel.raxes) or _has_one_place(kernel) or any(
+            s.ordered or s.effect and (not s.stored and s.limit is None or s.stored and kernel.is_element(s))
             or s.reduces and (s.op != "sum" or s.dtype is not kernel.dtypes[s.arg]) for s in kernel.body):
         return None
     if any(type(a.extent) is not int or a.extent % tiles[a.name] for a in kernel.axes if a.name in tiles):
@@ -66,6 +65,24 @@ def neighbours_written_out(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def several_results(kernel: Kernel, axis: str, count: int) -> Kernel | None:
+    """The kernel, which has no reduction axes, with ``count`` neighbouring results along an axis for each point; where
+    that does not divide the axis, the last points compute some results twice. None where it does more than to read,
+    compute and store."""
+    extent = next(a.extent for a in kernel.axes if a.name == axis)
+    if kernel.raxes or type(extent) is not int or extent < count or _has_one_place(kernel) or any(
+            s.effect and not s.stored for s in kernel.body):
+        return None
+    if any(b.role == "inout" for b in kernel.buffers):
+        return None
+    return without_ones(_Unrolling(kernel, {axis: count}).run())
+
+
+def _has_one_place(kernel: Kernel) -> bool:
+    """Whether an index is brought into a range of one place, where it is no value but 0."""
+    return any(s.limit is not None and type(s.limit) is int and s.limit <= 1 for s in kernel.body)
+
+
 class _Unrolling:
     def __init__(self, kernel: Kernel, tiles: Mapping[str, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
@@ -73,25 +90,32 @@ class _Unrolling:
         for buffer in kernel.buffers:
             self.b.buffer(buffer.dtype, buffer.role, buffer.name)
         self.index_of: dict = {}  # value -> the expression that it is
+        self.checked: dict = {}  # value, extent -> the bounded value
 
     def run(self) -> Kernel:
         b, kernel = self.b, self.kernel
-        symbols = {a.name: b.axis(a.extent // self.tiles.get(a.name, 1)) for a in kernel.axes}
+        first = {a.name: self.first(a) for a in kernel.axes}
         stores = []
         for place in itertools.product(*(range(self.tiles.get(a.name, 1)) for a in kernel.axes)):
-            values = {a.name: symbols[a.name] * self.tiles.get(a.name, 1) + i for a, i in zip(kernel.axes, place)}
+            values = {a.name: first[a.name] + i for a, i in zip(kernel.axes, place)}
             names: dict = {}
             for s in kernel.body:
-                if s.effect:
+                if s.stored:
                     stores.append((s.buffer, dims.subst(s.index, values), names[s.value], names.get(s.mask)))
                 elif s.reduces:
                     names[s.dst] = self.row(s, values, names)
                 elif not kernel.is_element(s):
-                    names[s.dst] = self.statement(s, values, names)
+                    self.define(s, values, names)
         for buffer, index, value, mask in stores:
             if mask != _NEVER:
                 b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
         return b.finish(kernel.name)
+
+    def first(self, a: Axis) -> IntExpr:
+        """Where the tile of a point begins along an axis of the kernel."""
+        count = self.tiles.get(a.name, 1)
+        start = self.b.axis(dims.ceil_div(a.extent, count)) * count
+        return start if count == 1 or a.extent % count == 0 else dims.Min(start, a.extent - count)
 
     def row(self, total: Statement, values: dict, names: dict) -> str:
         """The names of a row's values, put together one after the other."""
@@ -104,8 +128,8 @@ class _Unrolling:
             for s in self.kernel.body:
                 if s is total:
                     break
-                if s.dst in self.kernel.element_values and not (s is product and fused and result):
-                    inner[s.dst] = self.statement(s, at, inner)
+                if self.kernel.is_element(s) and not (s is product and fused and result):
+                    self.define(s, at, inner)
             if result is None:
                 result = inner[total.arg]
             elif fused:
@@ -117,6 +141,23 @@ class _Unrolling:
     def value(self, name: str) -> str:
         """The name of a value, where it may be a condition that is known."""
         return self.b.const(name == _ALWAYS, torch.bool) if name in (_ALWAYS, _NEVER) else name
+
+    def define(self, s: Statement, values: dict, names: dict) -> None:
+        """Write a statement that stores nothing, with its value in ``names``, and in ``values`` if an index may name
+        it."""
+        if s.limit is None:
+            names[s.dst] = self.statement(s, values, names)
+            return
+        limit, mask = dims.subst(s.limit, values), names.get(s.mask) if s.effect else None
+        if s.effect:  # which bounds the value too
+            place = self.b.position(names[s.value], limit, s.buffer, s.code,
+                                    None if mask in (None, _ALWAYS) else self.value(mask))
+            self.checked[names[s.value], loops.index_key(limit)] = place
+        else:
+            place = self.checked[names[s.value], loops.index_key(limit)] if s.checked else self.b.clamped(
+                names[s.value], limit)
+            values[s.dst] = place
+            (names[s.dst],) = dims.free_symbols(place)
 
     def statement(self, s: Statement, values: dict, names: dict) -> str:
         """The name of a statement's value."""

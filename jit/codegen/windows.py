@@ -213,18 +213,26 @@ def _resized(e: Emitter, axis: Resized, o: IntExpr) -> list[Tap]:
         at = real.of(o) if how == "nearest" else real("add", real.of(o), 0.5)
         return [Tap(placed(e, real("floor", real("mul", at, _step(e, real, axis))), axis.source))]
     real = Real(e, torch.float64 if axis.wide else torch.float32)
+    if how.startswith("smooth"):
+        return _smooth(e, real, axis, o)
+    at = _centre(e, real, axis, o, True, how == "linear")
+    if axis.first_place is None:
+        first = real("floor", at)
+    else:  # with an index expression several results can share what they read
+        a, b, c = axis.first_place
+        low = (o * a + b) // c
+        low = dims.Max(low, 0) if how == "linear" else low
+        first = real.of(low)
+
+    def place(k: int) -> IntExpr:
+        if axis.first_place is None:
+            return placed(e, real("add", first, float(k)) if k else first, axis.source)
+        return nearest(low + k, axis.source)
+
     if how == "linear":
-        at = _centre(e, real, axis, o, True, True)
-        first = real("floor", at)
         right = real("minimum", real("sub", at, first), 1.0)
-        return [Tap(placed(e, first, axis.source), real("sub", 1.0, right)),
-                Tap(placed(e, real("add", first, 1.0), axis.source), right)]
-    if how == "cubic":
-        at = _centre(e, real, axis, o, True, False)
-        first = real("floor", at)
-        return [Tap(placed(e, real("add", first, float(k - 1)), axis.source), w)
-                for k, w in enumerate(_cubic(real, real("sub", at, first)))]
-    return _smooth(e, real, axis, o)
+        return [Tap(place(0), real("sub", 1.0, right)), Tap(place(1), right)]
+    return [Tap(place(k - 1), w) for k, w in enumerate(_cubic(real, real("sub", at, first)))]
 
 
 def _near(real: Real, x: str, a: float) -> str:
@@ -259,17 +267,23 @@ def _smooth(e: Emitter, real: Real, axis: Resized, o: IntExpr) -> list[Tap]:
     inverse = 1.0 / max(axis.step, 1.0)
     found, total = [], None
     for k in range(axis.count):
-        place = real("add", low, float(k))
+        if axis.first_place is None:
+            place = real("add", low, float(k))
+            at, inside = placed(e, place, axis.source), real.test("lt", place, end)
+        else:
+            a, b, c = axis.first_place
+            index = (o * a + b) // c + k
+            place, at = real.of(index), nearest(index, axis.source)
+            inside = e.both(real.test("le", low, place), real.test("lt", place, end))
         x = real("abs", real("mul", real("add", real("sub", place, centre), 0.5), inverse))
         if axis.how == "smooth linear":
             weight = real("maximum", real("sub", 1.0, x), 0.0)
         else:
             weight = real.where(real.test("lt", x, 1.0), _near(real, x, -0.5),
                                 real.where(real.test("lt", x, 2.0), _far(real, x, -0.5), 0.0))
-        inside = real.test("lt", place, end)
         weight = real.where(inside, weight, 0.0)
         total = weight if total is None else real("add", total, weight)
-        found.append((placed(e, place, axis.source), weight, inside))
+        found.append((at, weight, inside))
     return [Tap(place, real("div", weight, total), inside) for place, weight, inside in found]
 
 
@@ -406,11 +420,21 @@ def _combined(e: Emitter, along: list) -> list:
 @_how("max")
 def _max(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
     axes, lead, at = _split(node, index)
-    real, best = Real(e, register_dtype(node.type.dtype)), None
-    for inside, place, _ in _combined(e, [taps(e, a, o) for a, o in zip(axes, at)]):
-        value = real.where(inside, e.value(node.inputs[0], (*lead, *place), e.both(mask, inside)), float("-inf"))
-        best = value if best is None else real("maximum", value, best)
-    return best
+    real = Real(e, register_dtype(node.type.dtype))
+
+    def largest(place: tuple, along: list, mask: str | None) -> str:
+        """Along the first of the axes of the largest along the others."""
+        if not along:
+            return e.value(node.inputs[0], place, mask)
+        best = None
+        for tap in along[0]:
+            value = largest((*place, tap.place), along[1:], e.both(mask, tap.inside))
+            value = real.where(tap.inside, value, float("-inf"))
+            best = value if best is None else real("maximum", value, best)
+        assert best is not None
+        return best
+
+    return largest(tuple(lead), [taps(e, a, o) for a, o in zip(axes, at)], mask)
 
 
 def _narrow(count: IntExpr) -> torch.dtype:

@@ -120,13 +120,15 @@ class Cuda(Backend):
         end.synchronize()
         return begin.elapsed_time(end) / 1e3 / times
 
-    # Where the library is as fast: samples, what is smoothed, and means of large shares.
+    # Not measured: gradients of what is smoothed.
     window_limits = {**dict.fromkeys((
         "strided", "uneven shares", "edge", "resized", "edge back", "nearest back", "resized back", "back",
         "back of shares", "max", "max of shares", "position", "position of shares", "picked", "picked of shares",
-        "columns", "images"), 64), "shares": 4,
+        "columns", "images", "sample", "smoothed"), 64), "shares": 16,
         # Found to differ from the library's gradient of avg_pool2d with count_include_pad=False.
         "back, channels last": 0}
+
+    least_share = 17
 
     # Another launch costs more than the arithmetic.
     cheap_to_broadcast, cheap_without_reads = 8, 24

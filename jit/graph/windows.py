@@ -178,10 +178,15 @@ class Resized(Axis, kind="resized"):
         half = 1.0 if self.how == "smooth linear" else 2.0
         return half * max(self.step, 1.0)
 
-    @property
-    def count(self) -> int | None:
+    @functools.cached_property
+    def count(self) -> int | None:  # type: ignore[override]
         if self.how in self.TAPS:
             return self.TAPS[self.how]
+        if self.first_place is not None:
+            a, b, c = self.first_place
+            first = (torch.arange(self.size, device="cpu") * a + b) // c
+            end = (self.centres() + self.reach + 0.5).trunc().to(torch.int64).clamp(max=self.source)
+            return int((end - first).max())
         return None if self.step is None else 2 * math.ceil(self.reach) + 1
 
     def centres(self) -> torch.Tensor:
@@ -217,6 +222,37 @@ class Resized(Axis, kind="resized"):
         else:
             ends = (at - self.reach + 0.5 - 1e-3).floor(), (at + self.reach + 0.5 + 1e-3).floor()
         return tuple(e.clamp(0, last).to(torch.int64) for e in ends)
+
+    @functools.cached_property
+    def first_place(self) -> tuple | None:
+        """(a, b, c) where the first place that result o reads, before edges are looked at, is ``(o * a + b) // c`` for
+        every o, by integers alone: of a linear one at least 0, of a smooth one this place or one that is not read. None
+        where roundings give another one."""
+        if self.how in ("nearest", "exact") or not _static(self.source, self.size):
+            return None
+        n, size = self.source, self.size
+        if self.how.startswith("smooth"):  # where two places are equally near, either may be the first
+            half = 1 if self.how == "smooth linear" else 2
+            a, b, c = 2 * n, n + size - 2 * half * max(n, size) - 1, 2 * size
+        elif self.align:
+            a, b, c = (n - 1, 0, size - 1) if size > 1 else (0, 0, 1)
+        else:
+            a, b, c = 2 * n, n - size, 2 * size
+        divisor = math.gcd(a, b, c)
+        a, b, c = a // divisor, b // divisor, c // divisor
+        found, first = (torch.arange(size, device="cpu") * a + b) // c, self._first
+        if self.how == "linear":
+            found = found.clamp(min=0)
+        right = found <= first if self.how.startswith("smooth") else found == first
+        return (a, b, c) if bool(right.all()) else None
+
+    @property
+    def _first(self) -> torch.Tensor:
+        """The first place of each result, as eager computes it."""
+        at = self.centres()
+        if self.how.startswith("smooth"):
+            at = (at - self.reach + 0.5).clamp(min=0)
+        return at.floor().to(torch.int64)
 
     @functools.cached_property
     def nearest_place(self) -> tuple | None:

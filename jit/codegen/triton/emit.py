@@ -104,6 +104,9 @@ class Emitter:
         self.aligned = {b.name for b in kernel.buffers} if aligned is None else set(aligned)
         self.lines, self.depth, self.read_again = [], 1, frozenset()
         self.helpers, self.libdevice = {}, False
+        # Dimensions -> the conditions along them under which an index is out of range; None where each is looked at in
+        # its place.
+        self.bad: dict | None = None
         self.extents = tiling.extents
         self.range_of = {"@" + n: n for n in self.extents}
         self.once = analysis.read_once(kernel)
@@ -219,7 +222,7 @@ class Emitter:
         text += f"\n\n@triton.jit\ndef {function}({arguments}):\n" + "\n".join(self.lines) + "\n"
         types_ = tuple(types.pointer(b.dtype) for b in kernel.buffers) + ("i64",) * len(kernel.sizes)
         aligned = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
-        divisible = [] if self._ends_inside_vectors() else aligned
+        divisible = [] if self.config.singly or self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
 
@@ -227,8 +230,11 @@ class Emitter:
         if self.config.looped or self.config.recompute:
             Passes(self).emit()
         else:
+            self.bad = {}
             for s in self.kernel.body:
                 self.statement(s)
+            for conditions in self.bad.values():  # at the end, so that no read waits for another one's index
+                self.trap(conditions)
 
     @statements(loops.Total)
     def total(self, s: loops.Total) -> None:
@@ -265,6 +271,8 @@ class Emitter:
             for n in self.kernel.sizes:
                 self.line(f"{self.names[n]} = {self.names[n]}.to(tl.int32)")
         parallel = [n for n in self.extents if n not in self.walked]
+        if self.tiling.kind == "shared":  # neighbouring programs have neighbouring pixels
+            parallel.sort(key="zyx".index)
         rest = "tl.program_id(0)" + (".to(tl.int64)" if self.wide - {"r"} else "")
         for n in reversed(parallel):
             place = rest
@@ -494,11 +502,19 @@ class Emitter:
         value, extent = self.names[s.value], self.text(s.extent)
         bad = f"(({value} < 0) | ({value} >= {extent}))" + (f" & {mask}" if mask else "")
         if s.code < 0 and not self.interpret:  # as a failed device-side assertion of eager's kernels does
-            trap = "{ .reg .pred bad; setp.ne.s32 bad, $1, 0; @bad trap; mov.u32 $0, $1; }"
-            self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, '
-                      'is_pure=False, pack=1)')
+            if self.bad is None:
+                self.trap([bad])
+            else:
+                self.bad.setdefault(self._ranges(self.kernel.along(s)), []).append(bad)
             return
         self.line(f"tl.store({self.names[s.buffer]} + {value}.to(tl.int32) * 0, {s.code}, mask={bad})")
+
+    def trap(self, conditions: list[str]) -> None:
+        """Stop the kernel where one of some conditions holds."""
+        trap = "{ .reg .pred bad; setp.ne.s32 bad, $1, 0; @bad trap; mov.u32 $0, $1; }"
+        bad = " | ".join(f"({c})" for c in conditions)
+        self.line(f'tl.inline_asm_elementwise("{trap}", "=r,r", [({bad}).to(tl.int32)], dtype=tl.int32, '
+                  'is_pure=False, pack=1)')
 
     @statements(loops.Bounded)
     def bounded(self, s: Bounded) -> None:

@@ -22,7 +22,7 @@ import torch
 
 from ...graph import dims
 from ...graph.prims import info
-from .. import loops, nest
+from .. import loops, nest, unrolling
 from ..indexing import size_hint
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ FEWEST_SHARED = 512  # points of a block whose work is shared; smaller ones read
 LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
+SHORTEST_VECTOR = 4  # elements that are worth reading as one
+SHORT_ROW = 32  # places that data decide, the most whose sum is written out
+# Results for each point that share what they read, the share of reads from which that pays, and how long a kernel's
+# body may be for it.
+RESULTS, LEAST_SHARED, MOST_STATEMENTS = (2, 3, 4, 5), 0.8, 300
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -139,24 +144,65 @@ def tile(kernel: loops.Kernel) -> Tiling:
     if any(s.totals for s in kernel.body):
         kernel = nest.joined(kernel, lambda outer, *rest: _join(outer, *rest) if outer.kind == "r" else None)
         return tiling(kernel, "totals", z=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
-    kernel = simplify(kernel)
+    kernel = without_short_rows(simplify(kernel))
     return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
 
 
+def without_short_rows(kernel: Kernel) -> Kernel:
+    """The kernel with sums over a few places that data decide written out: each thread then has the reads of all of
+    them in flight, with its neighbours along what they read."""
+    rows = dims.product(a.extent for a in kernel.raxes)
+    bounded = {s.dst for s in kernel.body if s.limit is not None and not s.effect}
+    if (not kernel.raxes or type(rows) is not int or not 0 < rows <= SHORT_ROW
+        or not any(s.loaded and not bounded.isdisjoint(s.symbols) for s in kernel.body)):
+        return kernel
+    return unrolling.unrolled(kernel, {}) or kernel
+
+
+def shares_reads(kernel: Kernel) -> Kernel:
+    """The kernel with several results for each point, along an axis that is not the innermost, where these read and
+    compute much of the same: of a window that moves by less than its width."""
+    if len(kernel.axes) < 2 or not reads_around(kernel) or len(kernel.body) > MOST_STATEMENTS:
+        return kernel
+    loads = [s for s in kernel.body if s.loaded]
+    best, least = kernel, LEAST_SHARED
+    for axis in kernel.axes[:-1]:
+        own = sum(axis.name in kernel.along(s) for s in loads)
+        for count in RESULTS:
+            made = unrolling.several_results(kernel, axis.name, count) if own else None
+            if made is None or len(made.body) > 4 * MOST_STATEMENTS:
+                continue
+            read = sum(bool(s.loaded) for s in made.body) - len(loads) + own
+            share = read * -(-axis.extent // count) / (axis.extent * own)
+            if share < least:
+                best, least = made, share
+    return best
+
+
+def divides_by_counts(kernel: Kernel) -> bool:
+    """Whether it reads several places and divides by how many there are, as means of uneven shares do. These keep the
+    plain layout: with shared reads one was found to differ on a GPU, which is not understood yet."""
+    return reads_around(kernel) and any(
+        s.prim == "div" and kernel.definition[s.operands[1]].constant is None
+        and kernel.varies[s.dst] >= {a.name for a in kernel.axes} for s in kernel.body)
+
+
 def _tile_pointwise(kernel: Kernel) -> Tiling:
+    kernel = kernel if divides_by_counts(kernel) else shares_reads(kernel)
     axes = kernel.axes
     if len(axes) < 2:
         return tiling(kernel, "flat", x=axes)
     inner = axes[-1]
     other = _transposed_axis(kernel, inner)
     if other is not None:
-        rest = [a for a in axes if a is not inner and a is not other]
-        return tiling(kernel, "tile", z=rest, y=[other], x=[inner])
-    groups = _shared_work(kernel)
+        y, x = _runs(kernel, other, inner)
+        rest = [a for a in axes if a not in x and a not in y]
+        return tiling(kernel, "tile", z=rest, y=y, x=x)
+    groups = None if divides_by_counts(kernel) else _shared_work(kernel)
     if groups:
         found = tiling(kernel, "shared", **groups)
         x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
-        if min(x, 1024) * (min(y, 32) if reads_vectors(found) else 1) >= FEWEST_SHARED:
+        if x >= 32 and min(x, 1024) * min(y, 32) >= FEWEST_SHARED:
             return found
     if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
@@ -164,9 +210,10 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
 
 
 def reads_vectors(found: Tiling) -> bool:
-    """Whether most of what is read lies side by side along x."""
+    """Whether most of what is read lies side by side along x, and begins where vectors begin."""
     loads = [s for s in found.kernel.body if s.loaded and "@x" in found.kernel.along(s)]
-    return sum(unit_stride(s.index, "@x") for s in loads) * 2 > len(loads)
+    return sum(unit_stride(s.index, "@x") and dims.divisible(dims.subst(s.index, {"@x": 0}), SHORTEST_VECTOR)
+               for s in loads) * 2 > len(loads)
 
 
 def _shared_work(kernel: Kernel) -> dict | None:
@@ -187,7 +234,8 @@ def _shared_work(kernel: Kernel) -> dict | None:
         free = list(axes[:1])
     inner = len(axes) - max(axes.index(a) for a in free) - 1
     outer = [a for a in axes[: len(axes) - inner] if a not in free]
-    return {"z": outer, "y": free, "x": axes[len(axes) - inner :]}
+    # Triton deals threads out along the first dimension of blocks whose addresses it knows nothing of.
+    return {"z": outer, "x": axes[len(axes) - inner :], "y": free}
 
 
 def _work(s: Statement, names: frozenset) -> int:
@@ -202,10 +250,13 @@ def reads_around(kernel: Kernel) -> bool:
     with gaps."""
     plain = {a.name for a in kernel.axes} | set(kernel.sizes)
     loads: dict = {}
+    if not kernel.axes:
+        return False
     for s in kernel.body:
         if s.loaded:
             stride = dims.coefficient(s.index, kernel.axes[-1].name)
-            near = s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
+            near = (s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
+                    and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
             all_of, far = loads.get(s.loaded, (0, 0))
             loads[s.loaded] = all_of + 1, far + (not near)
     return any(all_of > 2 and far > 1 for all_of, far in loads.values())
@@ -221,12 +272,47 @@ def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
             if stride is None or type(stride) is int and abs(stride) <= 1:
                 continue
             for a in kernel.axes:
-                if a is not inner and _is_unit(dims.coefficient(s.index, a.name)) and size_hint(a.extent) >= 8:
+                if a is not inner and _is_unit(dims.coefficient(s.index, a.name)) and _reaches(kernel, a, inner, s):
                     weight[a.name] = weight.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
-    if not weight or size_hint(inner.extent) < 4:
-        return None
-    best = max(weight, key=weight.get)
-    return next(a for a in kernel.axes if a.name == best)
+    best = next((a for a in kernel.axes if weight and a.name == max(weight, key=weight.get)), None)
+    return None if best is None or _length(_runs(kernel, best, inner)[1]) < 4 else best
+
+
+def _reaches(kernel: Kernel, axis: Axis, inner: Axis, s: Statement) -> bool:
+    """Whether an access goes on along an axis, and those behind it, for as long as is worth a tile."""
+    run = [axis]
+    while _length(run) < 8:
+        more = _next([a for a in kernel.axes if a is not inner], run, [s])
+        if more is None:
+            return False
+        run.insert(0, more)
+    return True
+
+
+def _length(axes: list[Axis]) -> int:
+    return size_hint(dims.product(a.extent for a in axes))
+
+
+def _next(axes: list[Axis], run: list[Axis], accesses: list) -> Axis | None:
+    """The axis along which accesses go on where they have come to the end of a run of axes, outermost first."""
+    taken = dims.product(a.extent for a in run)
+    return next((a for a in axes if a not in run and all(
+        dims.structurally_equal(dims.coefficient(s.index, a.name) or 0, taken) for s in accesses)), None)
+
+
+def _runs(kernel: Kernel, other: Axis, inner: Axis) -> tuple[list, list]:
+    """Two axes, each with those along which the accesses that are contiguous there go on, as short axes make no tile:
+    the shorter run goes on first, so that each gets enough."""
+    runs = [[other], [inner]]
+    accesses = [[s for s in kernel.body if s.accessed and unit_stride(s.index, a.name)] for a in (other, inner)]
+    while True:
+        taken = [a for run in runs for a in run]
+        found = [(_length(run), k, axis) for k, run in enumerate(runs)
+                 if (axis := _next([a for a in kernel.axes if a not in taken], run, accesses[k]))]
+        if not found:
+            return runs[0], runs[1]
+        _, k, axis = min(found, key=lambda f: f[:2])
+        runs[k].insert(0, axis)
 
 
 def _tile_reduction(kernel: Kernel) -> Tiling:

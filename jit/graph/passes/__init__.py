@@ -11,6 +11,7 @@ from typing import Callable
 from jit import config, logs
 from jit.graph.ir import Graph
 from jit.graph.passes.checks import keep_checks
+from jit.graph.passes.concatenations import compute_parts
 from jit.graph.passes.contractions import rewrite_contractions
 from jit.graph.passes.cse import merge_equal_nodes
 from jit.graph.passes.dce import eliminate_dead_nodes
@@ -29,7 +30,7 @@ from jit.graph.verify import InvalidGraph, verify
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
             fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
 # Of a graph for which kernels are made next.
-SCHEDULED = (keep_checks, split_long_scans, cut_long_positions, cut_what_waits, sum_thin_products,
+SCHEDULED = (keep_checks, compute_parts, split_long_scans, cut_long_positions, cut_what_waits, sum_thin_products,
              rewrite_contractions, without_short_runs)
 
 _log = logs.channel("passes")

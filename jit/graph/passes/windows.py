@@ -44,7 +44,8 @@ def rule(*names: str) -> Callable:
 def make_windows(graph: Graph) -> Graph:
     """The graph with windows in the place of library calls, where the device wants them; the same graph when there is
     none."""
-    return _with_short_positions(rebuilt(graph, _applies, _rewrite))
+    read = {(n.inputs[0].id, n.attrs["index"]) for n in graph.nodes if n.op == "getitem"}
+    return _with_short_positions(rebuilt(graph, _applies, lambda b, n: _rewrite(b, n, read)))
 
 
 def _with_short_positions(graph: Graph) -> Graph:
@@ -74,8 +75,11 @@ def _applies(n: Node) -> bool:
         t is None or t.dtype in kind.dtypes and not t.is_empty for t in (*n.types, *(i.type for i in n.inputs)))
 
 
-def _rewrite(b: Builder, n: Node) -> Node | tuple | None:
+def _rewrite(b: Builder, n: Node, read: set) -> Node | tuple | None:
+    """``read``: the results, of nodes with several, that anything reads."""
     first = len(b.nodes)
+    if n.several:
+        n = n.replace(type=tuple(t if k == 0 or (n.id, k) in read else None for k, t in enumerate(n.type)))
     made = RULES[n.attrs["target"].removeprefix("aten::")](b, n, *filled(n.attrs["args"], n.inputs))
     if made is None:
         del b.nodes[first:]
@@ -119,8 +123,12 @@ def _one_by_one(b: Builder, how: str, x: Node, axes: Sequence[Axis], like: Tenso
     if any(axes[k].count > limit_of(how, axes, like) for k in wide):
         return None
     lead = like.rank - len(axes)
-    for k in reversed(wide):
-        last = k == wide[0]
+    # Where much becomes little the outermost is first, so that neighbouring results still read neighbouring places.
+    shrinks = how == "max" and _plain(axes[wide[0]].source, axes[wide[0]].size) and (
+        axes[wide[0]].source >= 4 * axes[wide[0]].size)
+    order = wide if shrinks else wide[::-1]
+    for k in order:
+        last = k == order[-1]
         now = [axes[j] if j == k or last and j not in wide else Same(n, n)
                for j, n in enumerate(x.type.shape[lead:])]
         shape = (*x.type.shape[:lead], *(a.size for a in now))
