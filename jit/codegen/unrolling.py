@@ -9,13 +9,14 @@ as any pointwise kernel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..graph import dims
 from . import loops
+from .comparisons import known
 from .nest import without_ones
 
 if TYPE_CHECKING:
@@ -178,27 +179,12 @@ class _Unrolling:
             self.index_of[name] = e
             return name
         args = [names[a] for a in s.operands]
-        if s.prim in _ORDERS and all(a in self.index_of for a in args):
-            known = _ORDERS[s.prim](*(self.index_of[a] for a in args))
-            if known is not None:
-                return _ALWAYS if known else _NEVER
+        if len(args) == 2 and all(a in self.index_of for a in args):
+            holds = known(s.prim, *(self.index_of[a] for a in args))
+            if holds is not None:
+                return _ALWAYS if holds else _NEVER
         if s.prim == "logical_and" and not {_ALWAYS, _NEVER}.isdisjoint(args):
             return _NEVER if _NEVER in args else args[1] if args[0] == _ALWAYS else args[0]
         if s.prim == "where" and args[0] in (_ALWAYS, _NEVER):
             return args[1 if args[0] == _ALWAYS else 2]
         return b.compute(s.prim, *map(self.value, args), dtype=s.dtype)
-
-
-def _below(a: IntExpr, b: IntExpr) -> bool | None:
-    """Whether a < b, where that is known."""
-    return True if dims.nonnegative(b - a - 1) else False if dims.nonnegative(a - b) else None
-
-
-# Comparison of two indices -> whether it holds, where that is known.
-_ORDERS: dict[str, Callable[[IntExpr, IntExpr], bool | None]] = {
-    "lt": _below, "gt": lambda a, b: _below(b, a), "le": lambda a, b: _opposite(_below(b, a)),
-    "ge": lambda a, b: _opposite(_below(a, b))}
-
-
-def _opposite(known: bool | None) -> bool | None:
-    return None if known is None else not known

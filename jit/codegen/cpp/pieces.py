@@ -8,15 +8,11 @@ constant.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from ...graph import dims
-from ...graph.prims import info
-from ..reference import pointwise
+from ..comparisons import below_zero
 from .layout import hint
 
 if TYPE_CHECKING:
@@ -45,7 +41,7 @@ def cuts(kernel: Kernel, layout: Layout, statements: list[int]) -> dict[int, Cut
         return {}
     found = {}
     for i in statements:
-        below = _below_zero(body[i].prim) if body[i].prim and info(body[i].prim).compares else None
+        below = below_zero(body[i].prim) if body[i].prim else None
         if below is None or body[i].dst in layout.kept or body[i].dst in layout.arrays:
             continue
         sides = [_position(kernel, a) for a in body[i].uses]
@@ -58,16 +54,6 @@ def cuts(kernel: Kernel, layout: Layout, statements: list[int]) -> dict[int, Cut
     if len(places) > MOST or len(places) > 1 and any(type(p) is not int for p in places):
         return {}
     return found
-
-
-@functools.cache
-def _below_zero(op: str) -> tuple[int, int] | None:
-    """What is below 0 where a comparison holds: the difference of its operands times the first number, plus the second.
-    None of one that is no order."""
-    holds = pointwise(op, [torch.tensor([-1, 0, 1]), torch.tensor([0, 0, 0])], torch.bool).tolist()
-    if holds[0] == holds[2]:
-        return None
-    return (1 if holds[0] else -1), -int(holds[1])
 
 
 def _position(kernel: Kernel, value: str) -> IntExpr | None:
