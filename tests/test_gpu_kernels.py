@@ -22,9 +22,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def variants(case):
-    base = heuristics.choose(tiling.tile(case.kernel))
+    made = tiling.tile(case.kernel)
+    base = heuristics.choose(made)
     yield "chosen", base
-    if case.kernel.raxes:
+    if made.kernel.raxes:
         yield "looped", dataclasses.replace(base, looped=True, r=64, x=1, parts=1)
         yield "looped rows", dataclasses.replace(base, looped=True, r=32, x=4, stages=3, parts=1, shift=False)
         if analysis.pieces_allowed(case.kernel):
