@@ -307,9 +307,9 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
     warps = _clamp(x * r // 512, 1, 4 if writes else 2)
     if sums and not writes and item <= 2 and x >= 128 and static:
         if not analysis.pieces_allowed(kernel):  # positions: two values kept for each element of a block
-            return Config(x=128, r=min(16, block), looped=True, warps=4, stages=4)
+            return Config(x=64, r=min(32, block), looped=True, warps=2, stages=4)
         if analysis.online_pairs(kernel):
-            return Config(x=128, r=min(32, block), looped=True, parts=min(4, block), warps=4, evict=True)
+            return Config(x=128, r=min(64, block), looped=True, parts=min(2, block), warps=8, evict=True)
     if sums > 1 and not writes and item <= 2 and x >= 64:
         return Config(x=64, r=min(64, block), looped=True, warps=2, stages=3)
     if writes or sums > 1:
