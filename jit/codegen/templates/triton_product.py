@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...devices import Architecture
     from ...graph.ir import Node
     from ..epilogues import Call
-    from ..loops import Kernel, Load, Reduce, Statement
+    from ..loops import Kernel, Load, Reduce
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # Sums of float32 are one chain here and several in the library, which is more exact: at 4,100 the error was 3.7 times
@@ -53,7 +53,6 @@ DESCRIPTOR = 128  # bytes
 # Length of sums up to which two programs on a processor, of which one adds while the other computes its epilogue, are
 # faster than one with larger blocks.
 LONG = 2048
-AHEAD = False
 SURE = 0.085  # of a product's time: what a pass over the result has to take for the product to be fused untimed
 
 # The same of a result of half the cache or more, and how many of the places for programs are then in use on average.
@@ -337,19 +336,10 @@ class ProductEmitter(Emitter):
 
     def _statements(self) -> None:
         total, left, right = self._found()
-        ahead = [s for s in self.kernel.body if AHEAD and self._goes_ahead(s)]
-        for s in ahead:
-            self.statement(s)
         self._product(total, left, right)
         for s in self.kernel.body:
-            if s is not total and s.dst not in self.kernel.element_values and s not in ahead:
+            if s is not total and s.dst not in self.kernel.element_values:
                 self.statement(s)
-
-    def _goes_ahead(self, s: Statement) -> bool:
-        """Whether a statement brings what the epilogue needs beside the sums: its memory answers while these are
-        added up."""
-        return (s.loaded is not None and s.mask is None and not self.kernel.is_element(s)
-                and s.symbols <= {"@y", "@x"} | set(self.kernel.sizes))
 
     def _found(self) -> tuple[Reduce, Load, Load]:
         return sum_of_products(self.kernel)
