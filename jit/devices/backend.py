@@ -144,9 +144,9 @@ class Backend:
     asks_for_attention = False  # which of several fused kernels attention takes is asked of PyTorch
     fuses_attention = False  # there are kernels for attention whose scores are any function of a product
     fuses_few_queries = False  # also the library's attention of a few queries with a mask
-    # They also take the place of the library's attention with a mask, and of attention with biases read along the keys;
-    # of products and a softmax that the program writes. Tried in Triton's interpreter alone so far.
-    fuses_biased_attention = fuses_spelled_attention = False
+    # They also take the place of products and a softmax that the program writes, with biases read along the keys.
+    fuses_spelled_attention = False
+    fuses_biased_attention = False  # and of the library's attention with a mask: right, but its times are not known
     transposed_attention = True  # fused attention of float32 gives (N, L, H, E) in memory
     dense_masks = False  # fused attention wants masks whose last dimension is dense
     onednn = False  # recurrent layers have oneDNN's operators

@@ -172,7 +172,7 @@ def _match(graph: Graph, out: Node, users: dict[Node, list[Node]], returned: set
             a.kept, a.inside = kept, top
     a.leaves = _leaves(a)
     a.far = _far(a)
-    if a.far and not backend(out.device).fuses_biased_attention:
+    if a.far and not backend(out.device).fuses_spelled_attention:
         return None
     return a if all(n.device == out.device for n in a.leaves) else None
 
