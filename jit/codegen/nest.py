@@ -47,23 +47,27 @@ def walked_as_one(outer: Axis, inner: Axis, body: tuple) -> tuple[Axis, tuple] |
     return axis, loops.substituted(body, {outer.name: 0, inner.name: axis.sym})
 
 
+def period(kernel: Kernel, axis: Axis) -> int | None:
+    """The iterations after which what the indices of a kernel make of an axis repeats, where all that repeats does so
+    after the same number of them, which divides the axis."""
+    found = set() if type(axis.extent) is not int else {
+        n for s in kernel.body if axis.name in s.symbols for n in dims.periods(s.expression, axis.name)}
+    return next((n for n in found if axis.extent % n == 0), None) if len(found) == 1 else None
+
+
 def unfolded(kernel: Kernel, shortest: int) -> Kernel:
     """The kernel with each parallel axis made two where indices walk it in periods of one length, of ``shortest``
     iterations or more: ``repeat`` along a row reads its input at ``i % n``, which an axis of ``n`` walks in order."""
     for axis in kernel.axes:
-        periods = set() if type(axis.extent) is not int else {
-            n for s in kernel.body if axis.name in s.symbols for n in dims.periods(s.expression, axis.name)}
-        if len(periods) != 1:
-            continue
-        period, = periods
-        if period < shortest or period >= axis.extent or axis.extent % period:
+        n = period(kernel, axis)
+        if n is None or n < shortest or n >= axis.extent:
             continue
         names = {a.name for a in kernel.axes + kernel.raxes}
-        name = next(n for n in (f"{axis.kind}{i}" for i in range(len(names) + 1)) if n not in names)
-        outer = loops.Axis(name, axis.extent // period, axis.kind)
-        inner = loops.Axis(axis.name, period, axis.kind)
+        name = next(a for a in (f"{axis.kind}{i}" for i in range(len(names) + 1)) if a not in names)
+        outer = loops.Axis(name, axis.extent // n, axis.kind)
+        inner = loops.Axis(axis.name, n, axis.kind)
         at = kernel.axes.index(axis)
-        body = loops.substituted(kernel.body, {axis.name: outer.sym * period + inner.sym})
+        body = loops.substituted(kernel.body, {axis.name: outer.sym * n + inner.sym})
         kernel = dataclasses.replace(kernel, axes=(*kernel.axes[:at], outer, inner, *kernel.axes[at + 1:]), body=body)
     return kernel
 

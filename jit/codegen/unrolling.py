@@ -17,7 +17,7 @@ import torch
 from ..graph import dims
 from . import loops
 from .comparisons import known
-from .nest import without_ones
+from .nest import period, without_ones
 
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
@@ -56,13 +56,9 @@ def neighbours_written_out(kernel: Kernel) -> Kernel:
     if kernel.raxes or not all(type(s) in WRITTEN_OUT and s.symbols.isdisjoint(kernel.definition) for s in kernel.body):
         return kernel
     for axis in kernel.axes:
-        periods = set() if type(axis.extent) is not int else {
-            n for s in kernel.body if axis.name in s.symbols for n in dims.periods(s.expression, axis.name)}
-        if len(periods) != 1:
-            continue
-        period, = periods
-        if period <= MOST_NEIGHBOURS and axis.extent % period == 0 and period * len(kernel.body) <= LONGEST_BODY:
-            kernel = unrolled(kernel, {axis.name: period}) or kernel
+        n = period(kernel, axis)
+        if n is not None and n <= MOST_NEIGHBOURS and n * len(kernel.body) <= LONGEST_BODY:
+            kernel = unrolled(kernel, {axis.name: n}) or kernel
     return kernel
 
 
