@@ -34,8 +34,8 @@ import torch
 
 from .. import devices
 from ..graph import dims, prims
-from ..graph.dim_text import render
 from ..graph.prim_info import PRIMS, info
+from .loop_text import readable, short, size_facts
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim, IntExpr
@@ -193,10 +193,6 @@ def _where(n: Callable, mask: str | None) -> str:
     return "" if mask is None else f" if {n(mask)}"
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 @dataclass(frozen=True)
 class Load(Value):
     """``dst = buffer[index]`` in the buffer's dtype; where ``mask`` (a bool value) is false nothing is read and dst is
@@ -233,7 +229,7 @@ class Const(Value):
     constant = property(attrgetter("value"))
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = {self.value!r}: {_short(self.dtype)}"
+        return f"{n(self.dst)} = {self.value!r}: {short(self.dtype)}"
 
 
 @dataclass(frozen=True)
@@ -247,7 +243,7 @@ class IndexValue(Value):
     indexed = "expr"
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = index({e(self.expr)}): {_short(self.dtype)}"
+        return f"{n(self.dst)} = index({e(self.expr)}): {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(is_integer(self.dtype), "an index value is an integer")
@@ -266,7 +262,7 @@ class Given(Value):
     indexed = "expr"
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = given_{self.number}[{e(self.expr)}]: {_short(self.dtype)}"
+        return f"{n(self.dst)} = given_{self.number}[{e(self.expr)}]: {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(kernel.layout is not None, "a layout gives it")
@@ -285,7 +281,7 @@ class Compute(Value):
     prim, operands = property(attrgetter("op")), property(attrgetter("args"))
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = {self.op}({', '.join(map(n, self.args))}): {_short(self.dtype)}"
+        return f"{n(self.dst)} = {self.op}({', '.join(map(n, self.args))}): {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         op, kinds = self.op, [dtype[a] for a in self.args]
@@ -323,7 +319,7 @@ class Reduce(Combined):
 
     def line(self, n: Callable, e: Callable) -> str:
         precise = "precise_" if self.precise else ""
-        return f"{n(self.dst)} = {precise}reduce_{self.op}({n(self.arg)}): {_short(self.dtype)}"
+        return f"{n(self.dst)} = {precise}reduce_{self.op}({n(self.arg)}): {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         op, of = self.op, dtype[self.arg]
@@ -348,7 +344,7 @@ class Scan(Combined):
         return along | raxes
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = scan_{self.op}({n(self.arg)}): {_short(self.dtype)}"
+        return f"{n(self.dst)} = scan_{self.op}({n(self.arg)}): {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(len(kernel.raxes) == 1 and self.op in SCAN_OPS, "a scan runs along the only reduction axis")
@@ -392,7 +388,7 @@ class Clamped(Value):
     checked = False
 
     def line(self, n: Callable, e: Callable) -> str:
-        return f"{n(self.dst)} = {n(self.value)} clamped to {e(self.extent)}: {_short(self.dtype)}"
+        return f"{n(self.dst)} = {n(self.value)} clamped to {e(self.extent)}: {short(self.dtype)}"
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         need(self.dtype in (torch.int32, torch.int64) and dtype[self.value] is self.dtype,
@@ -574,7 +570,7 @@ class Kernel:
 
     def text(self, name: Optional[str] = None) -> str:
         """The kernel in readable form, one statement per line."""
-        return _text(self, name or self.name, {})
+        return readable(self, name or self.name, {})
 
     @functools.cached_property
     def key(self) -> str:
@@ -587,45 +583,13 @@ class Kernel:
         names.update((s.dst, f"v{i}") for i, s in enumerate(self.body) if not s.effect)
         facts = []  # what is known of a size symbol may be used by an emitter
         if self.sizes:
-            known = _size_facts(self)
+            known = size_facts(self)
             facts = [repr(known.get(s)) for s in self.sizes]
         if self.layout is not None:
             facts.append(repr(self.layout))
         if self.steady:
             facts.append(repr(self.steady))
-        return hashlib.sha256("\n".join([_text(self, "k", names), *facts]).encode()).hexdigest()[:24]
-
-
-def _size_facts(kernel: Kernel) -> dict:
-    """Size symbol -> (known divisor, bounds), as they stand in the kernel's expressions."""
-    found, wanted = {}, set(kernel.sizes)
-    stack = [a.extent for a in kernel.axes + kernel.raxes]
-    stack += [s.expression for s in kernel.body]
-    while stack:
-        e = stack.pop()
-        if e is None or type(e) is int:
-            continue
-        for mono in e.terms:
-            for atom in mono:
-                if atom.kind != "sym":
-                    stack += [atom.a, atom.b]
-                elif atom.name in wanted and atom.name not in found:
-                    found[atom.name] = (atom.multiple, *atom.bounds)
-    return found
-
-
-def _text(kernel: Kernel, title: str, names: dict) -> str:
-    def n(x: str) -> str:
-        return names.get(x, x)
-
-    def e(x: IntExpr) -> str:
-        return str(x) if type(x) is int else render(x, style="py", names=names)
-
-    lines = [f"kernel {title} on {kernel.device} sizes({', '.join(map(n, kernel.sizes))})"]
-    lines += [f"  for {n(a.name)} in {e(a.extent)} ({a.kind})" for a in kernel.axes + kernel.raxes]
-    lines += [f"  {b.role} {n(b.name)}: {_short(b.dtype)}{', rounded' * b.rounded}" for b in kernel.buffers]
-    lines += ["    " + s.line(n, e) for s in kernel.body]
-    return "\n".join(lines)
+        return hashlib.sha256("\n".join([readable(self, "k", names), *facts]).encode()).hexdigest()[:24]
 
 
 def rename(kernel: Kernel, name: str) -> Kernel:

@@ -340,17 +340,11 @@ class Launch(_Kernel):
 
 
 @dataclass(frozen=True)
-class LaunchTogether(_Kernel):
+class LaunchTogether(Launch):
     """Several launches of a ``GpuKernel`` that is made for it (``joined``) as one. They need nothing of each other;
     each has the same number of pointers and of ints, and a register of ``grid`` with the number of its programs."""
 
     kind: ClassVar[str] = "launch_together"
-    KERNEL: ClassVar[str] = "kernel"
-    kernel: Any
-    pointers: tuple[int, ...]
-    ints: tuple[int, ...]
-    grid: tuple[int, ...]
-    written: tuple[int, ...] = ()
 
     def text(self, names: Sequence[str]) -> str:
         return (f"launch {len(self.grid)} of {self.kernel.name}({tensors(self.pointers)}; {numbers(names, self.ints)}) "
