@@ -54,3 +54,12 @@ def test_powers(monkeypatch):
     (k,) = kernels(monkeypatch, lambda x: (torch.sin(x) * 1.5) ** 40.5, x)  # an error would grow by as much
     sine = next(s for s in k.body if s.prim == "sin")
     assert sine.dst not in approximate.fast_values(k)
+
+
+def test_what_is_kept_in_float8_is_exact(monkeypatch):
+    """A step of float8 is an eighth of a number: one that is missed is no small error."""
+    x = torch.randn(300, 1000, dtype=torch.bfloat16)
+    (k,) = kernels(monkeypatch, lambda x: torch.exp(x.float()).to(torch.float8_e4m3fn), x)
+    assert any(s.prim == "exp" for s in k.body) and not approximate.fast_values(k)
+    (k,) = kernels(monkeypatch, lambda x: torch.exp(x.float()).to(torch.bfloat16), x)
+    assert approximate.fast_values(k)

@@ -1,4 +1,4 @@
-"""Values of which only as much has to be right as a half type keeps."""
+"""Values of which only as much has to be right as a half type of 16 bits keeps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..graph.prims import info
+from .loops import FLOAT8, HALF
 
 if TYPE_CHECKING:
     from .loops import Kernel
 
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HALF = (torch.float16, torch.bfloat16, *FLOAT8)
 LARGEST_POWER = 8
 
 
@@ -25,7 +24,8 @@ def fast_values(kernel: Kernel) -> frozenset:
     for s in reversed(kernel.body):
         bad |= s.symbols
         fast = s.dst in good and s.dst not in bad
-        if s.prim == "cast" and s.dtype in HALF or s.accessed and s.effect and kernel.buffer_of[s.accessed].rounded:
+        kept = s.prim == "cast" and s.dtype in HALF and s.dtype not in FLOAT8  # of which a step is too much to miss
+        if kept or s.accessed and s.effect and kernel.buffer_of[s.accessed].rounded:
             good.add(s.operands[0])
             bad.update(s.operands[1:])
         elif fast and s.prim == "pow" and abs(constants.get(s.args[1], math.inf)) <= LARGEST_POWER:
