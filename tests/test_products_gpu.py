@@ -70,3 +70,47 @@ def test_large_products_by_default():
         return F.gelu(F.linear(x, w, b))
 
     near(jit.compile(fn, fullgraph=True)(x, w, b), fn, [x, w, b])
+
+
+FORMS = {
+    "mm": (lambda a, b: a @ b, ((33, 70), (70, 50))),
+    "mm of a transpose": (lambda a, b: a.t() @ b, ((70, 33), (70, 50))),
+    "mm by a transpose": (lambda a, b: a @ b.t(), ((33, 70), (50, 70))),
+    "mm of slices": (lambda a, b: a[1:, 3:] @ b[3:, 1:], ((34, 73), (73, 51))),
+    "mm of a row": (lambda a, b: a[:1] @ b, ((3, 70), (70, 50))),
+    "bmm": (lambda a, b: a @ b.transpose(1, 2), ((5, 33, 70), (5, 50, 70))),
+    "bmm of one matrix": (lambda a, b: a @ b.expand(len(a), *b.shape), ((5, 33, 70), (70, 50))),
+    "a bias": (lambda a, b, c: torch.addmm(c, a, b), ((33, 70), (70, 50), (50,))),
+    "a bias at an odd place": (lambda a, b, c: torch.addmm(c[1:], a, b), ((33, 70), (70, 50), (51,))),
+    "a residual": (lambda a, b, c: torch.addmm(c, a, b), ((33, 70), (70, 50), (33, 50))),
+    "nothing": (lambda a, b: a[:0] @ b, ((33, 70), (70, 50))),
+    "sums of nothing": (lambda a, b: a[:, :0] @ b[:0], ((33, 70), (70, 50))),
+}
+
+
+@pytest.mark.parametrize("dtype", [*ROUNDING, torch.float64])
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_the_library(form, dtype):
+    fn, shapes = FORMS[form]
+    fn = jit.compile(fn, fullgraph=True), fn
+    for scale in (1, 4):  # the second sizes are symbols afterwards
+        given = [torch.randn([scale * n for n in s], device="cuda", dtype=dtype) for s in shapes]
+        got, expected = (f(*given) for f in fn)
+        assert (got.dtype, got.shape, got.stride()) == (expected.dtype, expected.shape, expected.stride())
+        near = ROUNDING.get(dtype, 1e-12)
+        torch.testing.assert_close(got, expected, rtol=2 * near, atol=40 * near)
+
+
+def test_products_in_tf32_where_it_is_allowed():
+    a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+    exact = a.double() @ b.double()
+    errors = {}
+    fn = jit.compile(lambda a, b: a @ b, fullgraph=True)
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for allowed in (False, True, False):
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            errors[allowed] = ((fn(a, b) - exact).norm() / exact.norm()).item()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert errors[False] < 1e-6 and 5e-5 < errors[True] < 1e-3, errors

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from jit import config
 
-DIRECT_PRODUCTS = True  # products of halves on GPUs without PyTorch's operators
+DIRECT_PRODUCTS = True  # products of halves and float32 on GPUs without PyTorch's operators
 _native = None
 _lock = threading.Lock()
 

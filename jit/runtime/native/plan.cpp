@@ -251,7 +251,7 @@ PyObject* py_direct_products(PyObject*, PyObject* on) {
 
 PyMethodDef methods[] = {
     {"direct_products", Entry<py_direct_products>::call, METH_O,
-     "direct_products(on) -> bool: whether products of halves on GPUs are done without PyTorch's operators, and "
+     "direct_products(on) -> bool: whether products on GPUs are done without PyTorch's operators, and "
      "whether "
      "they were."},
     {"pretend_graphs", Entry<py_pretend_graphs>::call, METH_O,

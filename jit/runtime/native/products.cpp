@@ -17,7 +17,7 @@ using Handle = void*;
 using Status = int;
 enum Transposition : int32_t { kPlain = 0, kTransposed = 1 };
 // Numbers of cuBLASLt's and CUDA's enumerations.
-constexpr int kCompute32F = 68, kReal32F = 0, kReal16F = 2, kReal16BF = 14;
+constexpr int kCompute32F = 68, kCompute32FFastTF32 = 77, kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 constexpr int kDescTransA = 3, kDescTransB = 4, kDescEpilogue = 7, kDescBias = 8;
 constexpr int kLayoutBatches = 5, kLayoutBatchStride = 6;
 constexpr int kPreferenceWorkspace = 1, kPreferenceAlignmentA = 5;  // then of B, C and D
@@ -121,21 +121,37 @@ bool operand(const Matrix& m, Operand& o) {
 
 std::atomic<bool> enabled{false};
 
-// Whether products of halves are done as PyTorch does them where nothing is said.
-bool as_usual() {
-  const at::Context& c = at::globalContext();
+// What cuBLASLt calls a dtype, and how products of it are computed under PyTorch's switches; `type` is -1 for those that
+// are left to PyTorch.
+struct Arithmetic {
+  int type = -1, compute = kCompute32F;
+};
+
+Arithmetic arithmetic(at::ScalarType dtype) {
+  at::Context& c = at::globalContext();
+  if (c.deterministicAlgorithms()) return {};
+  if (dtype == at::kFloat) {
+    try {
+      return {kReal32F, c.allowTF32CuBLAS() ? kCompute32FFastTF32 : kCompute32F};
+    } catch (const c10::Error&) {  // the switches contradict each other, which PyTorch's operator tells the program
+      return {};
+    }
+  }
   auto free = [](auto option) {
     if constexpr (std::is_same_v<decltype(option), bool>) return option;
     else return option == decltype(option)::AllowReducedPrecisionWithSplitK;
   };
-  return !c.deterministicAlgorithms() && !c.allowFP16AccumulationCuBLAS() && free(c.allowFP16ReductionCuBLAS()) &&
-         free(c.allowBF16ReductionCuBLAS());
+  if (c.allowFP16AccumulationCuBLAS() || !free(c.allowFP16ReductionCuBLAS()) || !free(c.allowBF16ReductionCuBLAS()))
+    return {};
+  if (dtype == at::kHalf) return {kReal16F};
+  if (dtype == at::kBFloat16) return {kReal16BF};
+  return {};
 }
 
 }  // namespace
 
 struct Products::Known {
-  std::array<int64_t, 18> key{};
+  std::array<int64_t, 19> key{};
   bool refused = false;
   void *desc = nullptr, *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr;
   Heuristic how{};
@@ -155,8 +171,9 @@ Products::~Products() = default;
 
 bool Products::run(int device, void* stream, const Matrix& a, const Matrix& b, const Matrix* bias, const Matrix& c) {
   const Library& l = library();
-  if (!l.usable || device < 0 || !enabled || !as_usual()) return false;
-  if ((a.dtype != at::kHalf && a.dtype != at::kBFloat16) || b.dtype != a.dtype || c.dtype != a.dtype) return false;
+  if (!l.usable || device < 0 || !enabled) return false;
+  Arithmetic by = arithmetic(a.dtype);
+  if (by.type < 0 || b.dtype != a.dtype || c.dtype != a.dtype) return false;
   if (a.dims != c.dims || b.dims != c.dims || c.dims < 2 || c.dims > 3) return false;
   int d = c.dims - 2;
   int64_t m = c.sizes[d], n = c.sizes[d + 1], k = a.sizes[d + 1], batches = d ? c.sizes[0] : 1;
@@ -175,8 +192,9 @@ bool Products::run(int device, void* stream, const Matrix& a, const Matrix& b, c
     }
   }
   const void* addend = bias && !vector ? bias->data : c.data;
-  std::array<int64_t, 18> key = {device,
-                                 (int64_t)a.dtype,
+  std::array<int64_t, 19> key = {device,
+                                 by.type,
+                                 by.compute,
                                  m,
                                  n,
                                  k,
@@ -202,12 +220,11 @@ bool Products::run(int device, void* stream, const Matrix& a, const Matrix& b, c
     auto made = std::make_unique<Known>();
     Known& w = *made;
     w.key = key;
-    int type = a.dtype == at::kHalf ? kReal16F : kReal16BF;
-    bool fine = l.desc_create(&w.desc, kCompute32F, kReal32F) == 0;
+    bool fine = l.desc_create(&w.desc, by.compute, kReal32F) == 0;
     // By columns the product is that of the transpositions, in the other order: its first operand is b.
     auto layout = [&](void** made, const Operand& o, int64_t rows, int64_t columns) {
       if (o.turned) std::swap(rows, columns);
-      fine = fine && l.layout_create(made, type, (uint64_t)columns, (uint64_t)rows, o.leading) == 0;
+      fine = fine && l.layout_create(made, by.type, (uint64_t)columns, (uint64_t)rows, o.leading) == 0;
       if (!d || !fine) return;
       int32_t count = (int32_t)batches;
       fine = l.layout_set(*made, kLayoutBatches, &count, sizeof count) == 0 &&

@@ -1,4 +1,4 @@
-// Matrix products of halves by cuBLASLt itself, which says once for each layout how it is done: PyTorch's operators ask
+// Matrix products of halves and of float32 by cuBLASLt itself, which says once for each layout how it is done: PyTorch's operators ask
 // on each call, which takes longer than the launch.
 #pragma once
 
