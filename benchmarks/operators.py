@@ -8,6 +8,9 @@ WRONG. The last lines are geometric means, and the rows in which jit is behind.
 
 With ``--prepare N``, N processes first compile all rows into a shared kernel cache, since torch.compile needs seconds
 for each; the times are taken afterwards, by one process alone.
+
+``--expected`` compares jit's shares with those of ``expected_speeds.json``, which ``--update-expected`` writes, and
+fails where a row has become slower.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import tempfile
 if "--prepare" in sys.argv:
     os.environ.setdefault("JIT_BENCH_CACHE", tempfile.mkdtemp(prefix="jit-bench-"))
 
+import _expected
 import _harness as harness
 import torch
 from _compare import TOLERANCE, difference, table
@@ -159,6 +163,8 @@ def main():
     parser.add_argument("--groups", default="", help="comma-separated groups of rows")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile all rows first")
     parser.add_argument("--only-compile", action="store_true", help="fill the kernel caches and time nothing")
+    parser.add_argument("--expected", action="store_true", help="fail where jit is slower than it was")
+    parser.add_argument("--update-expected", action="store_true", help="write jit's shares as those to expect")
     args = parser.parse_args()
     gpu = (args.device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda"
     names = [n for n in ROWS if not args.groups or ROWS[n].group in args.groups.split(",")]
@@ -206,6 +212,15 @@ def main():
     if "jit" in compilers:
         print(f"jit is behind in {len(behind)}: {', '.join(behind)}")
     harness.save(args, saved)
+    reached = {r["row"]: r["jit"]["of_copy"] for r in saved if "of_copy" in r.get("jit", {})}
+    where = (torch.cuda.get_device_name() if args.device == "cuda" else "cpu"), str(dtype)[6:]
+    if args.update_expected:
+        _expected.update(reached, *where)
+    if args.expected:
+        lost = _expected.slower(reached, *where)
+        print("\n".join(["slower than expected:", *lost] if lost else ["no row is slower than expected"]))
+        if lost:
+            raise SystemExit(1)
     raise SystemExit(any("error" in f for r in saved for c, f in r.items() if c.startswith("jit")))
 
 

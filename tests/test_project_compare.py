@@ -109,3 +109,14 @@ with torch.no_grad():
     print(tuple(timm.create_model("test_vit", pretrained=False).eval()(torch.zeros(1, 3, 160, 160)).shape))
 """
     assert python(script).stdout.strip() == "(1, 1000)"
+
+
+def test_rows_that_have_become_slower(shared, tmp_path):
+    expected, table = importlib.import_module("_expected"), tmp_path / "table.json"
+    expected.update({"sum": 0.9, "sort": 0.2, "gone": 0.5}, "a device", "float16", table)
+    expected.update({"sum": 0.8}, "a device", "float16", table)
+    assert expected.slower({"sum": 0.7, "sort": 0.2, "new": 0.01}, "a device", "float16", table) == []
+    assert [line.split(":")[0] for line in expected.slower({"sum": 0.6, "sort": 0.16}, "a device", "float16", table)] \
+        == ["sum", "sort"]
+    with pytest.raises(KeyError):
+        expected.slower({}, "another device", "float16", table)
