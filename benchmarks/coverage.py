@@ -4,8 +4,8 @@ Goes through PyTorch's database of operators (OpInfo), compiles one sample of ea
 the plans: ``prim`` (one operation of the graph), ``composite`` (several, in kernels of ours), ``library`` (with the
 operators that are called), ``break`` (no graph holds it) or ``nothing`` (the operand itself, or a constant). The
 sample is the one with the most elements among the first ones. Why a library call is one is said by
-``_coverage_reasons.py``; ``--docs`` writes the table of
-docs/performance.md.
+``_coverage_reasons.py``; ``--docs`` writes the table of docs/performance.md, for a GPU what differs from it. What was
+found on another machine is read with ``--found``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from jit.graph.op_info import op_info  # noqa: E402
 from tests.sweeps import workers  # noqa: E402
 from tests.sweeps.database import dtype_of, mapped, operators, outcome, samples, tensors_of  # noqa: E402
 
-BEGIN, END = "<!-- coverage: written by benchmarks/coverage.py -->", "<!-- coverage: end -->"
+MARKS = {"cpu": ("<!-- coverage: written by benchmarks/coverage.py -->", "<!-- coverage: end -->"),
+         "cuda": ("<!-- coverage on GPUs: written by benchmarks/coverage.py -->", "<!-- coverage on GPUs: end -->")}
+WHERE = {"cpu": "the CPU", "cuda": "a GPU"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +53,9 @@ class Found:
     note: str = ""
 
 
-def largest(op, dtype, grad: bool, among: int = 12):
+def largest(op, dtype, grad: bool, device: str, among: int = 12):
     """The sample with the most elements among the first ones."""
-    made = samples(op, dtype, grad, among)
+    made = samples(op, dtype, grad, among, device)
     return max(made, key=lambda s: sum(t.numel() for t in tensors_of(list(s)))) if made else None
 
 
@@ -104,14 +106,14 @@ def kind_of(plans: list, graphs: list) -> str:
     return "prim" if len(work) <= 1 else "composite"
 
 
-def look(name: str, op) -> Found:
-    """How one operator is compiled."""
+def look(name: str, op, device: str = "cpu") -> Found:
+    """How one operator is compiled for a device."""
     import jit
 
-    dtype = dtype_of(op)
-    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    dtype = dtype_of(op, device)
+    differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes(device)
     try:
-        sample = largest(op, dtype, False)
+        sample = largest(op, dtype, False, device)
     except Exception as error:
         return Found(name, "error", note=f"no sample: {error}"[:80])
     if sample is None:
@@ -129,7 +131,7 @@ def look(name: str, op) -> Found:
     calls, backward, behind = tuple(dict.fromkeys(c for p in plans for c in library_calls(p))), "", ()
     count = sum(map(kernels_of, plans))
     if differentiable:
-        sample = largest(op, dtype, True)
+        sample = largest(op, dtype, True, device)
         args, kwargs = mapped(_leaf, sample[0]), mapped(_leaf, sample[1])
         leaves = [t for t in tensors_of([args, kwargs]) if t.requires_grad]
         plans, graphs, result = plans_of(op.op, args, kwargs, leaves)
@@ -146,7 +148,7 @@ def _leaf(t):
     return t.detach().clone().requires_grad_(t.requires_grad)
 
 
-def table(found: list[Found]) -> str:
+def table(found: list[Found], device: str) -> str:
     """The text for docs/performance.md."""
     by_kind = collections.defaultdict(list)
     for f in found:
@@ -157,13 +159,14 @@ def table(found: list[Found]) -> str:
         for side, calls in zip(("", " backward"), f.calls):
             for call in calls:
                 rows[reasons.reason(call)][call].append(f.name + side)
-    lines = [f"Of {len(found)} operators of PyTorch's database, one sample each on the CPU, {len(whole)} are computed "
-             f"by our kernels alone, forward and backward; {len(by_kind['library'])} call the library somewhere, and "
-             f"{len(by_kind['break'])} are a break.", "",
+    lines = [f"Of {len(found)} operators of PyTorch's database, one sample each on {WHERE[device]}, {len(whole)} are "
+             f"computed by our kernels alone, forward and backward; {len(by_kind['library'])} call the library "
+             f"somewhere, and {len(by_kind['break'])} are a break.", "",
              "| why the library is called | which of its operators (B: in a backward alone) |", "| --- | --- |"]
     for why in sorted(rows, key=lambda r: (r == reasons.NOT_YET, -len(rows[r]))):
         lines.append(f"| {why} | {', '.join(_named(rows[why]))} |")
-    lines += ["", *_wrapped("No graph: ", by_kind["break"]), "", *_wrapped("Kernels of ours alone: ", whole)]
+    if device == "cpu":
+        lines += ["", *_wrapped("No graph: ", by_kind["break"]), "", *_wrapped("Kernels of ours alone: ", whole)]
     return "\n".join(lines)
 
 
@@ -183,33 +186,50 @@ def _wrapped(title: str, found: list[Found]) -> list[str]:
 _ORDER = ["", "nothing", "prim", "composite", "library", "break", "error"]
 
 
-def write(text: str) -> None:
+def write(text: str, device: str) -> None:
     """Put the table between its marks in docs/performance.md."""
-    page = ROOT / "docs/performance.md"
+    page, (begin, end) = ROOT / "docs/performance.md", MARKS[device]
     old = page.read_text()
-    head, _, rest = old.partition(BEGIN)
-    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    head, _, rest = old.partition(begin)
+    page.write_text(f"{head}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--device", default="cpu", choices=MARKS)
+    p.add_argument("--found", help="go through nothing: read what --json has written")
     p.add_argument("--only", help="regular expression over the operators' names")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--timeout", type=float, default=120, help="seconds for one operator")
     p.add_argument("--json", help="write what was found to this file")
     p.add_argument("--docs", action="store_true", help="write the table into docs/performance.md")
     given = p.parse_args()
+    found: list[Found] = []
+    if given.found:
+        read = json.loads(Path(given.found).read_text())
+        found = [Found(**{**one, "calls": tuple(map(tuple, one["calls"]))}) for one in read]
+    else:
+        go_through(given, found)
+    found.sort(key=lambda f: f.name)
+    if given.json:
+        Path(given.json).write_text(json.dumps([dataclasses.asdict(f) for f in found], indent=0))
+    if given.docs:
+        write(table(found, given.device), given.device)
+    print(collections.Counter(max((f.forward, f.backward), key=_ORDER.index) for f in found))
+
+
+def go_through(given, found: list[Found]) -> None:
+    """Look at the operators that the command line names, each in a process of its own."""
     import jit
 
     jit.runtime.native()
     known = operators()
     chosen = [name for name in known if not given.only or re.search(given.only, name)]
-    found: list[Found] = []
 
     def checked(name: str) -> list:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        return [look(name, known[name])]
+        return [look(name, known[name], given.device)]
 
     def report(name: str, results: list) -> None:
         one = results[0] if results and isinstance(results[0], Found) else Found(name, "error", note=str(results)[:400])
@@ -218,12 +238,6 @@ def main() -> None:
         print(f"{name:44} {one.forward:10} {one.backward:10} {one.kernels:2} {calls} {one.note}", flush=True)
 
     workers.run(chosen, checked, given.jobs, given.timeout, report)
-    found.sort(key=lambda f: f.name)
-    if given.json:
-        Path(given.json).write_text(json.dumps([dataclasses.asdict(f) for f in found], indent=0))
-    if given.docs:
-        write(table(found))
-    print(collections.Counter(max((f.forward, f.backward), key=_ORDER.index) for f in found))
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ def _bare(op, *args, **kwargs):
     return op(*args, **kwargs)
 
 
-def dtype_of(op):
-    """The dtype to sample an operator in on the CPU, or None."""
-    have = op.supported_dtypes("cpu")
+def dtype_of(op, device: str = "cpu"):
+    """The dtype to sample an operator in on a device, or None."""
+    have = op.supported_dtypes(device)
     return next((d for d in PREFERRED if d in have), next(iter(have), None))
 
 
-def samples(op, dtype, grad: bool, most: int) -> list:
-    """Up to ``most`` (args, kwargs) of an operator."""
+def samples(op, dtype, grad: bool, most: int, device: str = "cpu") -> list:
+    """Up to ``most`` (args, kwargs) of an operator, with tensors on ``device``."""
     torch.manual_seed(1)
-    made = itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), most)
+    made = itertools.islice(op.sample_inputs(device, dtype, requires_grad=grad), most)
     return [((s.input, *s.args), dict(s.kwargs)) for s in made]
 
 
@@ -72,7 +72,7 @@ def outcome(fn, args, kwargs, leaves=()):
         return result, None
     total = 0
     for k, t in enumerate(wanted):
-        weights = torch.linspace(0.5, 1.5 + k, t.numel()).view(t.shape)
+        weights = torch.linspace(0.5, 1.5 + k, t.numel(), device=t.device).view(t.shape)
         total = total + ((t.abs() if t.is_complex() else t).double() * weights).sum()
     try:
         return result, torch.autograd.grad(total, leaves, allow_unused=True)
