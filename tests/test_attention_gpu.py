@@ -10,7 +10,6 @@ from test_attention_kernels import PROGRAMS, added, biased, by_library, grouped,
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import jit
-from jit import devices
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 H, DEVICE = 4, "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,8 +26,6 @@ SCORES = {"none": None, "alibi": lambda s, b, h, q, k: s + SLOPES[h] * (k - q),
 @pytest.fixture(autouse=True)
 def settings(monkeypatch):
     monkeypatch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_spelled_attention", True)
-    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_biased_attention", True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -122,3 +119,26 @@ def test_a_step_that_goes_backward_by_itself():
     expected = exact(*(t.double() @ d for t in (q, k, v))).square().mean()
     assert distance(loss, expected) < 1e-2
     assert distance(g, torch.autograd.grad(expected, d)[0]) < 3e-2
+
+
+@pytest.mark.parametrize("kind", ["numbers", "nothing kept in a row", "kept or not", "one for all", "numbers, float32"])
+def test_attention_of_the_library_with_a_mask(kind):
+    q, k, v = operands(136, 72, 64)
+    mask = torch.randn(2, H, 136, 72, device="cuda", dtype=torch.bfloat16)
+    if kind == "nothing kept in a row":
+        mask[:, :, 3] = -math.inf
+        mask[:, :, 4:, 5] = -math.inf
+    mask = {"kept or not": mask > 0, "one for all": mask[:1, :1, :1]}.get(kind, mask)
+    if kind.endswith("float32"):
+        q, k, v, mask = (t.float() for t in (q, k, v, mask))
+
+    def fn(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    tensors = [t.detach().requires_grad_() for t in (q, k, v)]
+    got, expected = jit.compile(fn, fullgraph=True)(*tensors), fn(*tensors)
+    tangent = torch.randn_like(expected)
+    results = [(o, *torch.autograd.grad(o, tensors, tangent)) for o in (got, expected)]
+    for ours, theirs in zip(*results):
+        assert ours.isfinite().equal(theirs.isfinite())
+        assert distance(ours.nan_to_num(), theirs.nan_to_num()) < 1e-2 and ours.stride() == theirs.stride()

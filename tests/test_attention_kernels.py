@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 import jit
-from jit import devices
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 H, D = 2, 32
@@ -130,17 +129,9 @@ def check(fn, args, wrt=(0, 1, 2), tolerance=1.5e-3):
         assert error(g, e) < 3 * tolerance and g.dtype is args[i].dtype, (fn.__name__, i)
 
 
-@pytest.fixture(autouse=True)
-def spelled(monkeypatch):
-    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_spelled_attention", True)
-    monkeypatch.setattr(type(devices.of_type("cuda")), "fuses_biased_attention", True)
-
-
 def interpret():
     """In a process of its own, since Triton is told to interpret when it is imported."""
     torch.manual_seed(0)
-    cuda = type(devices.of_type("cuda"))
-    cuda.fuses_spelled_attention = cuda.fuses_biased_attention = True
     for fn in PROGRAMS:
         for m, n, d, dv in SIZES:
             check(fn, operands(m, n, d, dv))

@@ -81,7 +81,7 @@ FORMS = {
     "bmm": (lambda a, b: a @ b.transpose(1, 2), ((5, 33, 70), (5, 50, 70))),
     "bmm of one matrix": (lambda a, b: a @ b.expand(len(a), *b.shape), ((5, 33, 70), (70, 50))),
     "a bias": (lambda a, b, c: torch.addmm(c, a, b), ((33, 70), (70, 50), (50,))),
-    "a bias at an odd place": (lambda a, b, c: torch.addmm(c[1:], a, b), ((33, 70), (70, 50), (51,))),
+    "a bias at an odd place": (lambda a, b, c: torch.addmm(c[1:][:b.shape[1]], a, b), ((33, 70), (70, 50), (51,))),
     "a residual": (lambda a, b, c: torch.addmm(c, a, b), ((33, 70), (70, 50), (33, 50))),
     "nothing": (lambda a, b: a[:0] @ b, ((33, 70), (70, 50))),
     "sums of nothing": (lambda a, b: a[:, :0] @ b[:0], ((33, 70), (70, 50))),

@@ -146,7 +146,7 @@ class Backend:
     fuses_few_queries = False  # also the library's attention of a few queries with a mask
     # They also take the place of products and a softmax that the program writes, with biases read along the keys.
     fuses_spelled_attention = False
-    fuses_biased_attention = False  # and of the library's attention with a mask: right, but its times are not known
+    fuses_biased_attention = False  # and of the library's attention with a mask of numbers
     transposed_attention = True  # fused attention of float32 gives (N, L, H, E) in memory
     dense_masks = False  # fused attention wants masks whose last dimension is dense
     onednn = False  # recurrent layers have oneDNN's operators

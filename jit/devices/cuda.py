@@ -173,7 +173,7 @@ class Cuda(Backend):
     sums_columns_with_producer = True
     native_dropout = True
     asks_for_attention = dense_masks = fuses_attention = fuses_few_queries = True
-    fuses_spelled_attention = True
+    fuses_spelled_attention = fuses_biased_attention = True
     fewest_drawn = 0
     libraries = ("cudnn",)
     autocast_key = "AutocastCUDA"
