@@ -17,7 +17,7 @@ MODES = {
 }
 # The options that a mode sets where the call says nothing else.
 OPTIONS = {"reduce-overhead": {"cudagraphs": True}, "max-autotune": {"cudagraphs": True, "templates": True},
-           "max-autotune-no-cudagraphs": {"templates": True}}
+           "max-autotune-no-cudagraphs": {"templates": True, "auto_cudagraphs": False}}
 _told: set = set()  # modes that the user was told of
 
 
@@ -43,7 +43,10 @@ def check(fullgraph: object, dynamic: object, mode: object, options: Any, disabl
 
 def all_options(mode: str | None, options: dict | None) -> dict:
     """The values for ``jit.config`` that a mode and options together ask for."""
-    return {**OPTIONS.get(mode or "", {}), **(options or {})}
+    asked = {**OPTIONS.get(mode or "", {}), **(options or {})}
+    if asked.get("cudagraphs") is False:  # said, and not only the default
+        asked.setdefault("auto_cudagraphs", False)
+    return asked
 
 
 def tell_of_mode(mode: str | None, stacklevel: int) -> None:

@@ -42,7 +42,7 @@ _graph_log, _kernels_log = logs.channel("graph"), logs.channel("kernels")
 
 
 def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
-             graphs: bool | None = None, owns_inputs: bool = False) -> CompiledGraph:
+             graphs: str | None = None, owns_inputs: bool = False) -> CompiledGraph:
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols``, ``graphs`` (None: as ``config`` has it) and
     ``owns_inputs`` see ``Options``."""
     with logs.timed("passes"):
@@ -51,12 +51,17 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
         compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
-                                                graphs=config.cudagraphs if graphs is None else graphs,
+                                                graphs=_recorded() if graphs is None else graphs,
                                                 owns_inputs=owns_inputs))
     if _kernels_log:
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
     return compiled
+
+
+def _recorded() -> str:
+    """Which plans are recorded into CUDA graphs: see ``runtime.plan.Plan``."""
+    return "always" if config.cudagraphs else "waiting" if config.auto_cudagraphs else "never"
 
 
 def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool) -> Plan:
@@ -99,7 +104,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         uses=read,
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
                       for place, *way in gradient.watched if place not in halves.saved),
-        narrow=(_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, config.cudagraphs)
+        narrow=(_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, _recorded())
                 if several else None),
     )
     call = load_differentiable(forward.plan, backward.plan, spec)

@@ -58,12 +58,81 @@ def test_results_are_never_written_again():
     assert told()[0] == {"recorded": 1, "replayed": 8 - WARM + 1, "refused": None}
 
 
-def test_another_mode_is_not_recorded():
-    for mode in (None, "default", "max-autotune-no-cudagraphs"):
-        f = jit.compile(work, mode=mode)
-        for _ in range(5):
+@pytest.mark.parametrize("waits", [False, True])
+def test_another_mode_is_not_recorded(waits):
+    native().pretend_graphs(True, waits)
+    others = [{"mode": "max-autotune-no-cudagraphs"}, {"options": {"cudagraphs": False}},
+              {"options": {"auto_cudagraphs": False}}, *([] if waits else [{}, {"mode": "default"}])]
+    for options in others:
+        f = jit.compile(work, **options)
+        for _ in range(8):
             f(torch.randn(3, 5), torch.randn(5, 7))
-    assert not [o for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
+        assert not [o for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)], options
+
+
+MEASURED = 5  # the same where calls are timed first
+
+
+def test_calls_that_the_device_waits_in_are_recorded_by_themselves():
+    native().pretend_graphs(True, True)
+    f, w = jit.compile(work), torch.randn(5, 7)
+    for _ in range(9):
+        x = torch.randn(3, 5)
+        for got, want in zip(f(x, w), work(x, w)):
+            same(got, want)
+    assert told()[0] == {"recorded": 1, "replayed": 9 - MEASURED + 1, "refused": None}
+
+
+def test_gradients_are_recorded_by_themselves():
+    native().pretend_graphs(True, True)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    other = copy.deepcopy(net)
+    f = jit.compile(net)
+    for _ in range(9):
+        x = torch.randn(3, 4)
+        for model, call in ((net, f), (other, other)):
+            model.zero_grad(set_to_none=True)
+            call(x).square().sum().backward()
+        for a, b in zip(net.parameters(), other.parameters()):
+            same(a.grad, b.grad)
+    forward, backward, *_ = told()
+    assert forward["replayed"] == backward["replayed"] == 9 - MEASURED + 1
+    assert forward["recorded"] == backward["recorded"] == 1
+
+
+def test_calls_that_keep_the_device_busy_are_not():
+    native().pretend_graphs(True, True)
+    f, x, w = jit.compile(work), torch.randn(3, 5), torch.randn(5, 7)
+    f(x, w)
+    native().pretend_graphs(True, False)
+    for _ in range(50):
+        f(x, w)
+    native().pretend_graphs(True, True)  # which is seen no more
+    for _ in range(50):
+        f(x, w)
+    assert told()[0] == {"recorded": 0, "replayed": 0, "refused": None}
+
+
+def test_calls_are_timed_again_later():
+    native().pretend_graphs(True, True)
+    f, x, w = jit.compile(work), torch.randn(3, 5), torch.randn(5, 7)
+    f(x, w)
+    native().pretend_graphs(True, False)
+    for _ in range(5):
+        f(x, w)
+    native().pretend_graphs(True, True)
+    for _ in range(50):
+        f(x, w)
+    assert told()[0]["recorded"] == 1
+
+
+def test_copies_that_would_take_longer_than_launches():
+    native().pretend_graphs(True, True)
+    f, xs = jit.compile(lambda x: torch.softmax(x[0, :4], 0) @ x[1, :4]), [torch.randn(8, 1 << 22) for _ in range(2)]
+    for k in range(8):
+        f(xs[k % 2])
+    assert told()[0] == {"recorded": 0, "replayed": 0,
+                         "refused": "copies of inputs and results would take too long"}
 
 
 def test_an_input_that_stays_is_read_in_place():

@@ -55,6 +55,42 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_what_the_gpu_waits_for_is_recorded_by_itself():
+    net, seen = Net(depth=12).to(CUDA), []
+    f = jit.compile(net)
+    for _ in range(12):
+        x = rand(8, 64)
+        net.zero_grad(set_to_none=True)
+        y, z = f(x)
+        (y.sum() + z.square().sum()).backward()
+        seen.append((y, net.layers[0].weight.grad))
+        net.layers[0].weight.grad = None
+        y, z = net(x)
+        (y.sum() + z.square().sum()).backward()
+        same(seen[-1][0], y)
+        torch.testing.assert_close(seen[-1][1], net.layers[0].weight.grad, rtol=1e-3, atol=1e-3)
+    torch.cuda.synchronize()
+    forward, backward, *_ = told()
+    assert forward["recorded"] == backward["recorded"] == 1 and min(forward["replayed"], backward["replayed"]) >= 5
+
+
+def test_what_keeps_the_gpu_busy_is_not():
+    w = rand(4096, 4096)
+
+    def long(x):
+        for _ in range(16):
+            x = torch.tanh(x @ w)
+        return x
+
+    f, x = jit.compile(long), rand(4096, 4096)
+    with torch.no_grad():
+        for _ in range(8):
+            f(x)
+    gc.collect()
+    plans = [o.recordings[0] for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
+    assert plans and not any(p["recorded"] for p in plans)
+
+
 def test_results_are_never_written_again():
     net = Net().to(CUDA)
     f, kept = compiled(net), []

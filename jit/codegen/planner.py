@@ -51,7 +51,7 @@ class Options:
     not aligned (GPU kernels assume that of the others, so the caller has to guard it); ``symbols``: names of sizes
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
     candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
-    calls are recorded into CUDA graphs; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
+    see ``runtime.plan.Plan``; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
     as a backward does."""
 
     target: str = "native"
@@ -61,7 +61,7 @@ class Options:
     unaligned: frozenset = frozenset()
     symbols: tuple = ()
     choose: Optional[Callable] = None
-    graphs: bool = False
+    graphs: str = "never"
     owns_inputs: bool = False
 
 

@@ -17,7 +17,8 @@ Results are made, and a signal that is pending is handled, between the two.
 torch's own operator, so that it is a view to autograd and shares the version counter. ``mutates`` lists the inputs that
 kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose
 address GPU kernels take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan
-runs. ``graphs``: calls are recorded into CUDA graphs, where that can be done (``native/plan_graphs.h``).
+runs. ``graphs``: which calls are recorded into CUDA graphs (``native/plan_graphs.h``): "always" where that can be done,
+"waiting" where the GPU is found to wait for the processor, or "never".
 
 The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it
 runs, from any thread.
@@ -84,7 +85,7 @@ class Plan:
     commit: tuple[Step, ...] = ()
     mutates: tuple = ()
     aligned: tuple | None = None
-    graphs: bool = False
+    graphs: str = "never"
 
     @property
     def steps(self) -> tuple[Step, ...]:

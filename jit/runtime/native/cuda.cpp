@@ -65,6 +65,12 @@ struct Driver {
   CUresult (*launch_graph)(void*, CUstream);
   CUresult (*destroy_graph)(void*);
   CUresult (*copy)(void*, const void*, size_t, CUstream);
+  CUresult (*event_create)(void**, unsigned);
+  CUresult (*event_record)(void*, CUstream);
+  CUresult (*event_query)(void*);
+  CUresult (*event_elapsed)(float*, void*, void*);
+  CUresult (*event_destroy)(void*);
+  CUresult (*memory)(size_t*, size_t*);
   CUresult (*launch_kernel_ex)(const LaunchConfig*, CUfunction, void**, void**);
   CUresult (*driver_version)(int*);
   CUresult (*error_name)(CUresult, const char**);
@@ -107,6 +113,12 @@ Driver& driver() {
     find(*d, library, d->launch_graph, "cuGraphLaunch");
     find(*d, library, d->destroy_graph, "cuGraphExecDestroy");
     find(*d, library, d->copy, "cuMemcpyAsync");
+    find(*d, library, d->event_create, "cuEventCreate");
+    find(*d, library, d->event_record, "cuEventRecord");
+    find(*d, library, d->event_query, "cuEventQuery");
+    find(*d, library, d->event_elapsed, "cuEventElapsedTime");
+    find(*d, library, d->event_destroy, "cuEventDestroy_v2");
+    find(*d, library, d->memory, "cuMemGetInfo_v2");
     // Older drivers do without.
     d->launch_kernel_ex = reinterpret_cast<decltype(d->launch_kernel_ex)>(dlsym(library, "cuLaunchKernelEx"));
     d->driver_version = reinterpret_cast<decltype(d->driver_version)>(dlsym(library, "cuDriverGetVersion"));
@@ -339,6 +351,30 @@ void launch_graph(void* executable, void* stream) {
 
 void destroy_graph(void* executable) noexcept {
   if (executable && !shutting_down()) driver().destroy_graph(executable);
+}
+
+void* record_event(void* event, void* stream) {
+  if (!event) check(driver().event_create(&event, 0), "cuEventCreate", "-");
+  check(driver().event_record(event, stream), "cuEventRecord", "-");
+  return event;
+}
+
+bool has_happened(void* event) { return driver().event_query(event) == 0; }
+
+double seconds_between(void* event, void* later) {
+  float milliseconds = 0;
+  check(driver().event_elapsed(&milliseconds, event, later), "cuEventElapsedTime", "-");
+  return milliseconds / 1e3;
+}
+
+void destroy_event(void* event) noexcept {
+  if (event && !shutting_down()) driver().event_destroy(event);
+}
+
+int64_t device_memory() {
+  size_t left = 0, all = 0;
+  check(driver().memory(&left, &all), "cuMemGetInfo", "-");
+  return (int64_t)all;
 }
 
 // A table of up to kBlocks blocks, one for each y of the grid: 16 bytes per thread and turn where both ends are

@@ -63,6 +63,15 @@ void* instantiate_graph(void* graph);  // gives an executable; the graph goes
 void launch_graph(void* executable, void* stream);
 void destroy_graph(void* executable) noexcept;
 
+// Events, by the driver's handles, on a stream of the device whose context is current. They throw as `launch` does.
+void* record_event(void* event, void* stream);  // made if it is null; gives it
+bool has_happened(void* event);
+double seconds_between(void* event, void* later);  // of events that have happened
+void destroy_event(void* event) noexcept;
+
+// Bytes of memory that the device has whose context is current.
+int64_t device_memory();
+
 // A block of bytes to be copied on a device.
 struct Block {
   void* to;

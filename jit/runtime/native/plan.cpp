@@ -240,8 +240,10 @@ PyTypeObject PlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyObject* py_loaded_gpu_modules(PyObject*, PyObject*) { return PyLong_FromLongLong(loaded_gpu_modules()); }
 
-PyObject* py_pretend_graphs(PyObject*, PyObject* on) {
-  pretend_graphs(PyObject_IsTrue(on) == 1);
+PyObject* py_pretend_graphs(PyObject*, PyObject* args) {
+  int on = 0, waits = 0;
+  if (!PyArg_ParseTuple(args, "p|p", &on, &waits)) return nullptr;
+  pretend_graphs(on, waits);
   return Py_NewRef(Py_None);
 }
 
@@ -254,8 +256,10 @@ PyMethodDef methods[] = {
      "direct_products(on) -> bool: whether products on GPUs are done without PyTorch's operators, and "
      "whether "
      "they were."},
-    {"pretend_graphs", Entry<py_pretend_graphs>::call, METH_O,
-     "pretend_graphs(on): for tests. Plans for CPUs are recorded too; a recording runs the steps on its own memory."},
+    {"pretend_graphs", Entry<py_pretend_graphs>::call, METH_VARARGS,
+     "pretend_graphs(on, waits=False): for tests. Plans for CPUs are recorded too; a recording runs the steps on its "
+     "own "
+     "memory. Of calls that are timed, the device waits for the processor if waits."},
     {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS,
      "How many kernels are loaded on GPUs at present."},
     {"load_plan", Entry<py_load_plan>::call, METH_O,

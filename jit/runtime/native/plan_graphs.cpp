@@ -14,13 +14,24 @@
 namespace jit {
 namespace {
 
-constexpr int kWarm = 2;       // calls that are run before one is recorded
-constexpr size_t kFewest = 4;  // steps on the device that make a recording worth its launch and copies
-constexpr size_t kStates = 8;  // kinds of calls of one plan: sizes, streams
-constexpr int kAgain = 6;      // recordings of one kind of call
-constexpr int kPatience = 3;   // of these, ones after which an input that has moved is not yet taken for one that moves
+constexpr int kWarm = 2;           // calls that are run before one is recorded
+constexpr size_t kFewest = 4;      // steps on the device that make a recording worth its launch and copies
+constexpr size_t kStates = 8;      // kinds of calls of one plan: sizes, streams
+constexpr int kAgain = 6;          // recordings of one kind of call
+constexpr int kAgainMeasured = 3;  // and where nobody has asked for it
+// Of plans that are recorded where it pays: launches that they have at least; calls of a kind before two are timed;
+// calls until two are timed once more, where it did not pay.
+constexpr size_t kMany = 12;
+constexpr int kSettled = 3, kLater = 32;
+// The device has waited if it took so many times as long as the processor. What is copied, at so many bytes in a
+// second, may take so much of the processor's time. What one recording may keep of the device's memory, and all of
+// them.
+constexpr double kWaits = 1.15, kCopied = 1.5e12, kShare = 0.25;
+constexpr int64_t kOneKeeps = 32, kAllKeep = 8;  // parts
+constexpr int kPatience = 3;  // of these, ones after which an input that has moved is not yet taken for one that moves
 
-std::atomic<bool> pretending{false};
+std::atomic<bool> pretending{false}, pretended_waits{false};
+std::atomic<int64_t> kept_by_all{0};  // bytes of the recordings that nobody has asked for
 std::mutex launching;  // recordings on one stream share memory: nothing comes between the copies and launch of one
 
 // Takes a mutex with the GIL held: who has it may need the GIL.
@@ -169,10 +180,12 @@ struct Recording {
   PyObject* graph = nullptr;   // a torch.cuda.CUDAGraph, or what keeps the memory
   void* executable = nullptr;  // null where PyTorch's graph is replayed
   std::vector<int64_t> regs;   // of a pretended recording
+  int64_t kept = 0;            // bytes, counted in `kept_by_all`
 
   Recording() = default;
   Recording(const Recording&) = delete;
   ~Recording() {
+    kept_by_all -= kept;
     destroy_graph(executable);
     if (!graph || shutting_down()) return;
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -190,15 +203,101 @@ struct Graphs::State {
   std::vector<int64_t> regs;
   int calls = 0, again = 0;
   bool over = false;
+  std::shared_ptr<Timing> timing;  // of the call before, where it is timed
+  int timed_from = kSettled, waited = 0;
+  double seconds = 0;             // of the processor in a call
   std::vector<const void*> last;  // addresses of the inputs in the call before
   std::vector<uint8_t> moved;     // how often an input lay elsewhere than before
   std::shared_ptr<Recording> recording;
 };
 
-Graphs::Graphs(const Program& program) : p_(program) {}
+Graphs::Graphs(const Program& program, bool measured) : p_(program), measured_(measured) {}
 Graphs::~Graphs() = default;
 
-void pretend_graphs(bool on) { pretending = on; }
+void pretend_graphs(bool on, bool waits) {
+  pretending = on;
+  pretended_waits = waits;
+}
+
+bool launches_much(const Program& p) {
+  size_t launches = 0;
+  for (const Step& s : p.steps) launches += s.op == Step::kGpu || s.op == Step::kAten || s.op == Step::kCopy;
+  return launches >= kMany || (pretending && pretended_waits);
+}
+
+Timing::~Timing() {
+  destroy_event(first_);
+  destroy_event(last_);
+}
+
+void Timing::begin(void* stream) noexcept {
+  try {
+    if (!pretending) first_ = record_event(first_, stream);
+  } catch (const std::exception&) {  // of the device: the next step meets it too
+  }
+  start_ = std::chrono::steady_clock::now();
+}
+
+void Timing::end(void* stream) noexcept {
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  try {
+    if (first_) last_ = record_event(last_, stream);
+    over_ = true;
+  } catch (const std::exception&) {
+  }
+}
+
+bool Timing::waits() const {
+  if (!first_) return pretending && pretended_waits;
+  return has_happened(last_) && seconds_between(first_, last_) <= kWaits * seconds_;
+}
+
+// Whether the device has waited for the processor in two calls of a kind; sees to it that calls are timed.
+bool Graphs::pays(State& s, Run& run) const {
+  if (s.waited == 2) return true;
+  if (s.timing && s.timing->is_over()) {
+    if (s.timing->waits()) {
+      s.seconds = s.waited ? std::min(s.seconds, s.timing->seconds()) : s.timing->seconds();
+      if (++s.waited == 2) {
+        s.timing.reset();
+        return true;
+      }
+    } else if (s.timed_from == kSettled) {
+      s.timed_from = s.calls + kLater;
+      s.waited = 0;
+    } else {
+      s.over = true;
+    }
+  }
+  s.timing.reset();
+  if (s.over || s.calls < s.timed_from) return false;
+  s.timing = std::make_shared<Timing>();
+  run.time(s.timing);
+  return false;
+}
+
+// Bytes that the steps of a run take, all together.
+int64_t Graphs::memory_of(const Run& run) const {
+  int64_t bytes = 0;
+  for (const Step& s : p_.steps)
+    if (s.op == Step::kArena) bytes += run.reg(s.reg);
+    else if (s.op == Step::kAlloc) bytes += run.bytes_of(s.desc);
+  return bytes;
+}
+
+// Why a recording is not worth what it costs, or nothing.
+std::string Graphs::too_much(const Recording& r, const State& state, int64_t kept) const {
+  int64_t copied = 0;
+  for (const Recording::Input& in : r.inputs)
+    if (in.how == Recording::kCopied) copied += in.bytes * (1 + in.back);
+  for (const Recording::Owner& o : r.owners)
+    if (!o.lent) copied += o.bytes;
+  if (2 * copied > kShare * kCopied * state.seconds) return "copies of inputs and results would take too long";
+  if (pretended_) return "";
+  int64_t memory = device_memory();
+  if (kept > memory / kOneKeeps || kept_by_all + kept > memory / kAllKeep) return "it would keep too much memory";
+  return "";
+}
 
 void Graphs::refuse(const std::string& reason) {
   refused_ = reason;
@@ -365,7 +464,7 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
       return s->recording;
     }
     s->recording.reset();
-    if (++s->again >= kAgain) {
+    if (++s->again >= (measured_ ? kAgainMeasured : kAgain)) {
       s->over = true;
       return nullptr;
     }
@@ -376,7 +475,7 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
       if (s->calls > 0 && at != s->last[i]) s->moved[i] = 2;
       s->last[i] = at;
     }
-    if (s->calls++ < kWarm) return nullptr;
+    if (s->calls++ < (measured_ ? 0 : kWarm) || (measured_ && !pays(*s, run))) return nullptr;
   }
   draw(run, device, stream);
   s->recording = record(*s, run, device, stream);
@@ -493,6 +592,12 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
       o.lent = !is_public[m.slot] && o.bytes > 0;
       if (o.lent || pretended_) o.memory = t;
       r.owners.push_back(std::move(o));
+    }
+    if (measured_) {
+      int64_t kept = memory_of(steps);
+      std::string why = too_much(r, state, kept);
+      if (!why.empty()) return give_up(why);
+      kept_by_all += r.kept = kept;
     }
   } catch (const PythonError&) {
     return give_up(error_text());

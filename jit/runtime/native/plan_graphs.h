@@ -4,6 +4,8 @@
 
 #include <Python.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +18,24 @@ namespace jit {
 class Run;
 struct Recording;
 
+// How long a call takes the processor, and how long the device.
+class Timing {
+ public:
+  ~Timing();
+  void begin(void* stream) noexcept;
+  void end(void* stream) noexcept;
+  bool is_over() const { return over_; }  // all has been launched
+  // Whether the device was done as soon as the processor, so that it has waited for it. False while it still works.
+  bool waits() const;
+  double seconds() const { return seconds_; }  // of the processor
+
+ private:
+  void *first_ = nullptr, *last_ = nullptr;  // events; null where recordings are pretended
+  std::chrono::steady_clock::time_point start_;
+  double seconds_ = 0;
+  std::atomic<bool> over_ = false;
+};
+
 // The recordings of one plan. A recording has all steps of a call, at fixed addresses:
 //
 // - an input that lies where it lay in the calls before, as parameters and caches do, is read and written in place; its
@@ -27,9 +47,12 @@ struct Recording;
 //
 // What a recording needs in between lies in one pool for each device and stream, which the recordings there share,
 // since they run one after the other. Whatever no recording serves is run step by step.
+//
+// `measured`: a kind of calls is recorded only if the device waits for the processor in them, as two calls of it are
+// timed, and if what a recording copies and keeps is little beside that.
 class Graphs {
  public:
-  explicit Graphs(const Program& program);
+  Graphs(const Program& program, bool measured);
   ~Graphs();
   Graphs(const Graphs&) = delete;
 
@@ -63,6 +86,9 @@ class Graphs {
   std::string unsuitable(bool pretended) const;
   State* state_of(const Run& run, int device, void* stream, size_t n_public);
   bool in_place(const Recording& recording, Run& run, State& state) const;
+  bool pays(State& state, Run& run) const;
+  std::string too_much(const Recording& recording, const State& state, int64_t kept) const;
+  int64_t memory_of(const Run& run) const;
   std::shared_ptr<Recording> record(State& state, Run& run, int device, void* stream);
 
   const Program& p_;
@@ -73,11 +99,16 @@ class Graphs {
   std::vector<size_t> drawn_;    // steps that draw and read nothing, which each call runs
   std::vector<bool> skipped_;    // these, by step
   std::string refused_;
+  const bool measured_;
   bool over_ = false, checked_ = false, draws_ = false /* in other steps */, pretended_ = false;
   int64_t recorded_ = 0, replayed_ = 0;
 };
 
-// For tests: plans for CPUs are "recorded", and replayed by running their steps on the memory of the recording.
-void pretend_graphs(bool on);
+// Whether a plan has so much to launch that it may be worth a recording by itself.
+bool launches_much(const Program& program);
+
+// For tests: plans for CPUs are "recorded", and replayed by running their steps on the memory of the recording; of
+// calls that are timed, the device waits for the processor if `waits`.
+void pretend_graphs(bool on, bool waits);
 
 }  // namespace jit

@@ -114,6 +114,9 @@ void execute(const Program& p, Run& run, bool gil_held, size_t n_public, Results
   };
   bool committing = false;
   try {
+    Timing* timing = run.timing();
+    if (timing && device >= 0) begin_launches(device, stream);
+    if (timing) timing->begin(stream);
     auto compute = [&] {
       phase([&] {
         if (p.has_gpu) run.realign();
@@ -149,6 +152,7 @@ void execute(const Program& p, Run& run, bool gil_held, size_t n_public, Results
     } else if (run.has_realigned()) {
       run.restore();
     }
+    if (timing) timing->end(stream);
   } catch (...) {
     run.failed(committing);
     throw;

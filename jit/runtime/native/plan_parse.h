@@ -372,7 +372,12 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
   }
   parser.find_deaths();
   Ref graphs = get("graphs");
-  if (PyObject_IsTrue(graphs.get()) == 1) p.graphs = std::make_shared<Graphs>(p);
+  const char* recorded = PyUnicode_Check(graphs.get()) ? PyUnicode_AsUTF8(graphs.get()) : nullptr;
+  std::string when = recorded ? recorded : "";
+  if (when != "always" && when != "waiting" && when != "never")
+    raise(PyExc_ValueError, "graphs is always, waiting or never");
+  if (when == "always" || (when == "waiting" && launches_much(p)))
+    p.graphs = std::make_shared<Graphs>(p, /*measured=*/when == "waiting");
   return program;
 }
 

@@ -14,6 +14,8 @@
 
 namespace jit {
 
+class Timing;
+
 struct Slot {
   Tensor tensor;
   c10::intrusive_ptr<c10::StorageImpl> storage;  // of a lazy slot
@@ -366,6 +368,13 @@ class Run {
     slots_[slot].tensor = std::move(t);
   }
   void skip(const std::vector<bool>* steps) { skipped_ = steps; }
+  void time(std::shared_ptr<Timing> timing) { timing_ = std::move(timing); }
+  Timing* timing() const { return timing_.get(); }
+  int64_t bytes_of(const Desc& d) const {
+    c10::SmallVector<int64_t, 8> sizes, strides;
+    shape(d, sizes, strides);
+    return extent_bytes(sizes, strides, (int64_t)d.meta.itemsize());
+  }
   void one_step(size_t k, int device, void* stream) { steps(k, k + 1, device, stream); }
   void undo_draws() noexcept { generators_.restore(); }
   void* address_of(int32_t slot) { return pointer(slots_[slot]); }
@@ -611,6 +620,7 @@ class Run {
   GeneratorStates generators_;
   std::vector<Happened> happened_;
   const std::vector<bool>*kept_ = nullptr, *skipped_ = nullptr;
+  std::shared_ptr<Timing> timing_;
   bool owns_inputs_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };

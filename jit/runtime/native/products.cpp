@@ -121,8 +121,8 @@ bool operand(const Matrix& m, Operand& o) {
 
 std::atomic<bool> enabled{false};
 
-// What cuBLASLt calls a dtype, and how products of it are computed under PyTorch's switches; `type` is -1 for those that
-// are left to PyTorch.
+// What cuBLASLt calls a dtype, and how products of it are computed under PyTorch's switches; `type` is -1 for those
+// that are left to PyTorch.
 struct Arithmetic {
   int type = -1, compute = kCompute32F;
 };

@@ -1,5 +1,5 @@
-// Matrix products of halves and of float32 by cuBLASLt itself, which says once for each layout how it is done: PyTorch's operators ask
-// on each call, which takes longer than the launch.
+// Matrix products of halves and of float32 by cuBLASLt itself, which says once for each layout how it is done:
+// PyTorch's operators ask on each call, which takes longer than the launch.
 #pragma once
 
 #include <c10/core/ScalarType.h>
