@@ -402,5 +402,13 @@ def shared(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, y=y, warps=_clamp(x * y // 256, 1, 4))
 
 
-_CHOOSERS = {"flat": flat, "shared": shared, "tile": tiles, "strip": strips, "inner": rows, "outer": columns,
+def vectors(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """A point for each thread, which has several results."""
+    n, warps = size_hint(tiling.extent("x")), 4
+    while warps > 1 and n < warps * arch.lanes * arch.processors:
+        warps //= 2
+    return Config(x=min(warps * arch.lanes, max(next_power_of_two(n), 2)), warps=warps)
+
+
+_CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows, "outer": columns,
              "totals": totals, "thin": thin}

@@ -24,6 +24,7 @@ from ...graph import dims
 from ...graph.prims import info
 from .. import loops, nest, unrolling
 from ..indexing import size_hint
+from . import neighbours
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
@@ -40,6 +41,7 @@ SHORT_ROW = 32  # places that data decide, the most whose sum is written out
 # Results for each point that share what they read, the share of reads from which that pays, and how long a kernel's
 # body may be for it.
 RESULTS, LEAST_SHARED, MOST_STATEMENTS = (2, 3, 4, 5), 0.8, 300
+LONGEST_BODY = 900  # of a kernel with several results for a point
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -83,7 +85,8 @@ class Tiling:
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
     "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
     "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
-    rows, x columns) or "thin" (see ``thin``)."""
+    rows, x columns), "thin" (see ``thin``) or "vectors" (x alone, each of whose points has several results that lie side
+    by side)."""
 
     kernel: loops.Kernel
     kind: str
@@ -179,6 +182,20 @@ def shares_reads(kernel: Kernel) -> Kernel:
     return best
 
 
+def _of_neighbours(kernel: Kernel) -> Kernel | None:
+    """The kernel with several results for each point, side by side or of several images, where these share what they
+    read or where they read it, and no other order of the axes is wanted."""
+    if len(kernel.axes) < 2 or not reads_around(kernel) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+        return None
+    shared = shares_reads(kernel)
+    if neighbours.reads_vectors(shared):
+        return None
+    made = (neighbours.neighbours(shared, LONGEST_BODY) or neighbours.neighbours(kernel, LONGEST_BODY)) or shared
+    stores = [sum(bool(s.stored) for s in k.body) for k in (kernel, made)]
+    more = neighbours.images(made, 3 * LONGEST_BODY // 2, stores[1] // stores[0])
+    return None if more is shared else more
+
+
 def divides_by_counts(kernel: Kernel) -> bool:
     """Whether it reads several places and divides by how many there are, as means of uneven shares do. These keep the
     plain layout: with shared reads one was found to differ on a GPU, which is not understood yet."""
@@ -188,7 +205,11 @@ def divides_by_counts(kernel: Kernel) -> bool:
 
 
 def _tile_pointwise(kernel: Kernel) -> Tiling:
-    kernel = kernel if divides_by_counts(kernel) else shares_reads(kernel)
+    if not divides_by_counts(kernel):
+        made = _of_neighbours(kernel)
+        if made is not None:
+            return tiling(made, "vectors", x=made.axes)
+        kernel = shares_reads(kernel)
     axes = kernel.axes
     if len(axes) < 2:
         return tiling(kernel, "flat", x=axes)

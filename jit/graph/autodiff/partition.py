@@ -217,15 +217,16 @@ class _Division:
 
     def signs(self) -> dict:
         """Changes of ``relu(z) <= 0`` to ``z <= 0``, which is the same for every value, where ``z`` is computed from
-        results of the library that the backward reads anyway: the mask of a relu behind a norm then reads nothing."""
+        inputs and results of the library that the backward reads anyway: the mask of a relu behind a norm then reads
+        nothing."""
         found = [n for n in self.candidates if n.op == "le" and n not in self.early and n.inputs[0].op == "relu"
-                 and n.inputs[0] in self.in_memory and info(n.inputs[1].op).constant
+                 and (n.inputs[0] in self.in_memory or n.inputs[0] in self.returned) and info(n.inputs[1].op).constant
                  and n.inputs[1].attrs["value"] == 0]
         if not found:
             return {}
         others = self._origins(self.read.difference(found))
         return {n: {"inputs": (z, n.inputs[1])} for n in found for z in n.inputs[0].inputs
-                if all(o in others and info(o.op).kind in ("call", "part")
+                if all(o in others and (o.op == "input" or info(o.op).kind in ("call", "part"))
                        for o in self._origins([z]) if self._bytes(o) * 4 > self._bytes(z))}
 
     def _origins(self, nodes: Iterable[Node]) -> set:
