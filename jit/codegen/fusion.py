@@ -23,7 +23,7 @@ from ..graph.prim_info import OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
-from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, size_hint
+from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, shape_key, size_hint
 from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
@@ -178,18 +178,33 @@ def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
 
     for n in graph.nodes:
         if (len(trees.users[n]) < 2 or n in trees.inlined or n in trees.wanted or info(n.op).kind != "pointwise"
-            or trees.cost[n] > devices.backend(n.type.device).cheap_without_reads):
+            or trees.cost[n] > devices.backend(n.type.device).cheap_beside_reads):
             continue
-        big = [l for l in trees.leaves[n] if trees.numel[l] * 4 > trees.numel[n]]
-        if len(big) > 1:
+        parts, leaves = _only_for(n, trees)
+        big = [l for l in leaves if trees.numel[l] * 4 > trees.numel[n]]
+        if len(big) > 1 and sum(trees.cost[p] for p in parts) <= devices.backend(n.type.device).cheap_beside_reads:
             readers = _roots_that_read(n, trees)
             if all(info(r.op).kind in ("pointwise", "reduction") for r in readers):
                 kernels: dict = {}  # reductions over the same dimensions of it are one
                 for r in map(root, readers):
                     kernels.setdefault((r.domain, r.reduced) if r.reduced else r, []).append(r)
-                if all(_reads_anyway(k, root(n), big) for k in kernels.values()):
-                    found.add(n)
+                whole = Root(n, 0)
+                _collect(whole, trees.inlined | parts)
+                if all(_reads_anyway(k, whole, big) for k in kernels.values()):
+                    found |= parts
     return found
+
+
+def _only_for(n: Node, trees: _Trees) -> tuple[set[Node], set[Node]]:
+    """``n`` with the pointwise values that nothing but it reads, and what all of these are made of."""
+    parts, leaves = {n}, set(trees.leaves[n])
+    while True:
+        more = [l for l in leaves if info(l.op).kind == "pointwise" and l not in trees.wanted
+                and parts.issuperset(_roots_that_read(l, trees))]
+        if not more:
+            return parts, leaves
+        parts.update(more)
+        leaves = {l for p in parts for l in trees.leaves[p]} - parts
 
 
 def _roots_that_read(n: Node, trees: _Trees) -> list[Node]:
@@ -214,13 +229,17 @@ def _reads_anyway(readers: list[Root], n: Root, big: list[Node]) -> bool:
     missing = 0
     for l in big:
         own = {None if a is None else tuple(d if d == FIXED else at[d] for d in a) for a in n.reads[l]}
+        if own == {None} and n.through.get(l):
+            views = {(s, tuple(d if d == FIXED else at[d] for d in a)) for s, a in n.through[l]}
+            missing += not any(views <= r.through.get(l, set()) for r in readers)
+            continue
         missing += None in own or not any(own <= r.reads.get(l, set()) for r in readers)
     return missing <= 1
 
 
 def _collect(root: Root, inlined: set[Node]) -> None:
-    """Fill ``root.reads`` by walking its tree with alignments, and ``root.size``."""
-    reads, seen = {}, set()
+    """Fill ``root.reads`` and ``root.through`` by walking its tree with alignments, and ``root.size``."""
+    reads, through, seen = {}, {}, set()
     identity = tuple(FIXED if is_one(s) else d for d, s in enumerate(root.domain))
     if root.node.op in ROWS and root.part is None:
         stack = [(root.node.inputs[0], identity)]
@@ -228,21 +247,26 @@ def _collect(root: Root, inlined: set[Node]) -> None:
         stack = [(root.source, identity)]
     else:
         stack = _operands(root.node, identity)
+    stack = [(n, a, None) for n, a in stack]  # with the view of several dimensions as one through which it is read
     while stack:
-        node, align = stack.pop()
+        node, align, view = stack.pop()
         if (node, align) in seen:
             continue
         seen.add((node, align))
         if node.op in VIEWS:
             if node.op == "as_strided":
                 reads.setdefault(base_of(node), set()).add(None)
-            else:
-                stack.append((node.inputs[0], indexing.view_alignment(node, align)))
+                continue
+            inner = indexing.view_alignment(node, align)
+            merges = node.op == "reshape" and inner is not None and LOOSE in inner and LOOSE not in align
+            stack.append((node.inputs[0], inner, (shape_key(node.type), align) if merges else None))
         elif node in inlined:
-            stack.extend(_operands(node, align))
+            stack.extend((i, a, view if a == align else None) for i, a in _operands(node, align))
         else:
             reads.setdefault(node, set()).add(None if align is not None and LOOSE in align else align)
-    root.reads, root.size = reads, len(seen)
+            if view is not None:
+                through.setdefault(node, set()).add(view)
+    root.reads, root.through, root.size = reads, through, len(seen)
 
 
 def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tuple[int, ...] | None]]:
@@ -500,11 +524,13 @@ class _Fuser:
         for g in self.groups.values():
             for m in g.members:
                 for node, aligns in m.reads.items():
-                    if None in aligns or len(aligns) != 1 or (node in self.roots and self.roots[node][0].group is g):
+                    if node.several or node in self.roots and self.roots[node][0].group is g:
                         continue
-                    (align,) = aligns
-                    if not node.several and any(a != FIXED for a in align):
-                        readers.setdefault(node, []).append((m, align))
+                    views = {(None, a) for a in aligns} if None not in aligns else m.through.get(node, ())
+                    if len(views) == 1:
+                        ((shape, align),) = views
+                        if any(a != FIXED for a in align):
+                            readers.setdefault((node, shape), []).append((m, align))
         for (first, first_align), *others in readers.values():
             for m, align in others:
                 g, other = first.group, m.group

@@ -3,7 +3,8 @@
 A group norm reduces ``(n, groups, channels of a group, ...)``, and what follows is written over ``(n, channels, ...)``.
 Loops over the one cannot be loops over the other, so that the statistics would be a kernel of their own, and their
 tensor read twice. Here what follows is computed over the dimensions of the rows, from operands that are views, and its
-result is a view: the memory is the same.
+result is a view: the memory is the same. In a backward the statistics are given, and what is reduced over the
+dimensions of rows tells which these are; sums over the others go over them too, so that all read in step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Optional
 from .. import devices
 from ..graph.ir import Graph, TensorType, Transform
 from ..graph.prims import POINTWISE, REDUCTIONS
-from .indexing import VIEWS, is_one, same, segments, size_hint
+from .indexing import VIEWS, is_one, same, segments, shape_key, size_hint
 from .prepare import live_nodes
 
 if TYPE_CHECKING:
@@ -68,10 +69,19 @@ class _Refined(Transform):
         super().__init__(graph)
         self.changed = False
         self.after: set[Node] = set()  # what depends on a reduction through pointwise operations and views
+        self.fine: set[Node] = set()  # what has been refined
+        self.rows = {shape_key(n.inputs[0].type) for n in graph.nodes if n.op in REDUCTIONS}
 
     def visit(self, n: Node) -> Node:
-        inputs = self.operands(n)
-        made = self._over_rows(n, inputs) if n.op in COMPUTED and not n.several else None
+        inputs, made = self.operands(n), None
+        if n.op in COMPUTED and not n.several:
+            made = self._over_rows(n, inputs)
+        elif n.op == "sum":
+            made = self._sum(n, inputs[0])
+        elif n.op == "reshape" and inputs[0].op == "reshape" and inputs[0].inputs[0] in self.fine:
+            (source,) = inputs[0].inputs
+            same_ = shape_key(source.type) == shape_key(n.type)
+            made = source if same_ else self.node("reshape", (source,), n.attrs, n.type)
         if made is None:
             made = self.keep(n, inputs)
         if n.op in REDUCTIONS or (n.op in COMPUTED or n.op in VIEWS) and any(i in self.after for i in inputs):
@@ -80,20 +90,40 @@ class _Refined(Transform):
 
     def _over_rows(self, n: Node, inputs: tuple) -> Node | None:
         for i in inputs:
-            if i.op != "reshape" or i not in self.after or i.inputs[0].op not in COMPUTED:
+            if i.op != "reshape" or i.inputs[0] not in self.fine and (
+                    i.inputs[0].op not in COMPUTED
+                    or i not in self.after and shape_key(i.inputs[0].type) not in self.rows):
                 continue
             shape = i.inputs[0].type.shape
             if len(i.type.shape) != len(n.type.shape) or not all(map(same, i.type.shape, n.type.shape)):
                 continue
             owner = _owners(shape, n.type.shape)
-            if owner is not None and not _in_short_runs(n.type, shape, owner):
+            if owner is not None and (i.inputs[0] in self.fine or not _in_short_runs(n.type, shape, owner)):
                 operands = tuple([self._split(x, n, shape, owner) for x in inputs])
                 type_ = _split_type(n.type, n.type.shape, shape, owner)
                 fine = self.node(n.op, operands, n.attrs, type_)
                 self.after.add(fine)
+                self.fine.add(fine)
                 self.changed = True
                 return self.node("reshape", (fine,), {"shape": n.type.shape}, n.type)
         return None
+
+    def _sum(self, n: Node, x: Node) -> Node | None:
+        """A sum over a view of what is computed over rows, as one over these."""
+        if x.op != "reshape" or x.inputs[0].op not in COMPUTED or shape_key(x.inputs[0].type) not in self.rows:
+            return None
+        source = x.inputs[0]
+        owner = _owners(source.type.shape, x.type.shape)
+        if owner is None or _in_short_runs(x.type, source.type.shape, owner):
+            return None
+        over = {d % len(x.type.shape) for d in n.attrs["dims"]}
+        found = tuple([k for k, d in enumerate(owner) if d in over])
+        shape = tuple([1 if k in found else s for k, s in enumerate(source.type.shape)])
+        t = TensorType.contiguous(shape, n.type.dtype, n.type.device)
+        self.changed = True
+        fine = self.node("sum", (source,), {**n.attrs, "dims": found, "keepdim": True}, t)
+        self.fine.add(fine)
+        return self.node("reshape", (fine,), {"shape": n.type.shape}, n.type)
 
     def _split(self, x: Node, n: Node, shape: Sequence[IntExpr], owner: list) -> Node:
         """An operand of ``n`` as a view over the dimensions of ``shape``."""

@@ -77,6 +77,7 @@ class Backend:
 
     cheap_to_broadcast = 0  # cost of a value that is computed for every element it is broadcast to
     cheap_without_reads = 0  # cost of a value that each reader may compute for itself from nothing as large as it is
+    cheap_beside_reads = 0  # the same of one that each reader may compute from tensors that it reads anyway
     largest_update = 0  # elements of the tensors that one kernel updates together with others
     tiles_transposes = False  # kernels without a reduction transpose by tiles, those with one do not
     one_pass_moments = False  # a split sum of squares about the mean reads its tensor once

@@ -131,7 +131,7 @@ class Cuda(Backend):
     least_share = 17
 
     # Another launch costs more than the arithmetic.
-    cheap_to_broadcast, cheap_without_reads = 8, 24
+    cheap_to_broadcast, cheap_without_reads, cheap_beside_reads = 8, 24, 60
     largest_update = 0
     one_pass_moments = cuts_several = cuts_what_waits = adds_columns_beside_rows = True
     refines_views = sums_by_rows = repeats_behind_rows = True

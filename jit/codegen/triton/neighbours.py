@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 BYTES = 16  # of the widest access of a thread
 LENGTHS = (2, 4, 8, 16)
 # The share of ``cost`` from which neighbours pay; points that a kernel keeps, so that all of a device is busy; results
-# for a point beside which images are of no more use.
-LEAST_SAVED, FEWEST_POINTS, MOST_RESULTS = 0.75, 1 << 16, 20
+# for a point beside which images are of no more use; the share of statements for a result from which images pay.
+LEAST_SAVED, FEWEST_POINTS, MOST_RESULTS, LEAST_SHARED = 0.75, 1 << 16, 20, 0.9
 
 
 class Access:
@@ -112,7 +112,9 @@ def neighbours(kernel: Kernel, most: int) -> Kernel | None:
 def images(kernel: Kernel, most: int, results: int) -> Kernel:
     """The kernel with a few places along an outer axis for each point, where all accesses move by a fixed number of
     elements there, and nothing else depends on it: places and weights are computed once for a few images or channels,
-    whose addresses are constants apart. ``results``: how many a point has already."""
+    whose addresses are constants apart. ``results``: how many a point has already; beside one or two, finding addresses
+    is most of the work."""
+    best, least = kernel, (LEAST_SHARED if results > 2 else 1.1) * len(kernel.body)
     for axis in kernel.axes[:-1]:
         if type(axis.extent) is not int or any(_bends(kernel, s, axis.name) for s in kernel.body):
             continue
@@ -121,8 +123,10 @@ def images(kernel: Kernel, most: int, results: int) -> Kernel:
                 continue
             made = unrolling.several_results(kernel, axis.name, count)
             if made is not None and len(made.body) <= most:
-                return made
-    return kernel
+                if len(made.body) < least * count:
+                    best, least = made, len(made.body) / count
+                break
+    return best
 
 
 def _bends(kernel: Kernel, s: Statement, axis: str) -> bool:
