@@ -230,7 +230,7 @@ def _reads_anyway(readers: list[Root], n: Root, big: list[Node]) -> bool:
     for l in big:
         own = {None if a is None else tuple(d if d == FIXED else at[d] for d in a) for a in n.reads[l]}
         if own == {None} and n.through.get(l):
-            views = {(s, tuple(d if d == FIXED else at[d] for d in a)) for s, a in n.through[l]}
+            views = {(v, tuple(d if d == FIXED else at[d] for d in a)) for v, a in n.through[l]}
             missing += not any(views <= r.through.get(l, set()) for r in readers)
             continue
         missing += None in own or not any(own <= r.reads.get(l, set()) for r in readers)
@@ -259,7 +259,7 @@ def _collect(root: Root, inlined: set[Node]) -> None:
                 continue
             inner = indexing.view_alignment(node, align)
             merges = node.op == "reshape" and inner is not None and LOOSE in inner and LOOSE not in align
-            stack.append((node.inputs[0], inner, (shape_key(node.type), align) if merges else None))
+            stack.append((node.inputs[0], inner, ((shape_key(node.type), node.type.strides), align) if merges else None))
         elif node in inlined:
             stack.extend((i, a, view if a == align else None) for i, a in _operands(node, align))
         else:
@@ -307,12 +307,12 @@ def inner_dim(root: Root) -> Optional[int]:
     """The domain dimension along which the largest tensor that the root reads lies contiguous."""
     best, size = None, -1
     for node, aligns in root.reads.items():
-        for align in aligns:
-            if align is None or node.several:
-                continue
+        views = [(node.type.strides, a) for a in aligns if a is not None and not node.several]
+        views += [(strides, a) for (_, strides), a in root.through.get(node, ())]
+        for strides, align in views:
             n = numel_hint(node.type.shape)
             if n > size:
-                found = [(size_hint(s), d) for s, d in zip(node.type.strides, align) if d != FIXED]
+                found = [(size_hint(s), d) for s, d in zip(strides, align) if d != FIXED]
                 if found:
                     best, size = min(found)[1], n
     if best is None:
@@ -528,9 +528,9 @@ class _Fuser:
                         continue
                     views = {(None, a) for a in aligns} if None not in aligns else m.through.get(node, ())
                     if len(views) == 1:
-                        ((shape, align),) = views
+                        ((view, align),) = views
                         if any(a != FIXED for a in align):
-                            readers.setdefault((node, shape), []).append((m, align))
+                            readers.setdefault((node, view), []).append((m, align))
         for (first, first_align), *others in readers.values():
             for m, align in others:
                 g, other = first.group, m.group

@@ -28,7 +28,7 @@ class Root:
     ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it
     reduces or scans. ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it)
     materialises. ``reads`` maps each base value outside the tree to its alignments in the domain, and ``through`` to the
-    shapes of views, with their alignments, where dimensions of it are several of the domain. ``place`` maps domain
+    shapes and strides of views, with their alignments, where dimensions of it are several of the domain. ``place`` maps domain
     dimensions to group dimensions.
     """
 

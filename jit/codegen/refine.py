@@ -71,6 +71,21 @@ class _Refined(Transform):
         self.after: set[Node] = set()  # what depends on a reduction through pointwise operations and views
         self.fine: set[Node] = set()  # what has been refined
         self.rows = {shape_key(n.inputs[0].type) for n in graph.nodes if n.op in REDUCTIONS}
+        self.wanted = self._wanted(graph)
+
+    def _wanted(self, graph: Graph) -> dict:
+        """What is computed to be read as rows -> their shape."""
+        found: dict = {}
+        for n in graph.nodes:
+            if n.op == "reshape" and n.inputs[0].op in COMPUTED and shape_key(n.type) in self.rows:
+                coarse, stack = n.inputs[0].type, [n.inputs[0]]
+                owner = _owners(n.type.shape, coarse.shape)
+                while stack and owner is not None and not _in_short_runs(coarse, n.type.shape, owner):
+                    m = stack.pop()
+                    if m.op in COMPUTED and shape_key(m.type) == shape_key(coarse) and m not in found:
+                        found[m] = n.type.shape
+                        stack += m.inputs
+        return found
 
     def visit(self, n: Node) -> Node:
         inputs, made = self.operands(n), None
@@ -89,24 +104,26 @@ class _Refined(Transform):
         return made
 
     def _over_rows(self, n: Node, inputs: tuple) -> Node | None:
-        for i in inputs:
-            if i.op != "reshape" or i.inputs[0] not in self.fine and (
-                    i.inputs[0].op not in COMPUTED
-                    or i not in self.after and shape_key(i.inputs[0].type) not in self.rows):
-                continue
-            shape = i.inputs[0].type.shape
-            if len(i.type.shape) != len(n.type.shape) or not all(map(same, i.type.shape, n.type.shape)):
-                continue
+        shapes = [self.wanted[n]] if n in self.wanted else [
+            i.inputs[0].type.shape for i in inputs if i.op == "reshape" and self._is_of_rows(i)
+            and len(i.type.shape) == len(n.type.shape) and all(map(same, i.type.shape, n.type.shape))]
+        for shape in shapes:
             owner = _owners(shape, n.type.shape)
-            if owner is not None and (i.inputs[0] in self.fine or not _in_short_runs(n.type, shape, owner)):
-                operands = tuple([self._split(x, n, shape, owner) for x in inputs])
-                type_ = _split_type(n.type, n.type.shape, shape, owner)
-                fine = self.node(n.op, operands, n.attrs, type_)
-                self.after.add(fine)
-                self.fine.add(fine)
-                self.changed = True
-                return self.node("reshape", (fine,), {"shape": n.type.shape}, n.type)
+            if owner is None or _in_short_runs(n.type, shape, owner) and not any(
+                    i.op == "reshape" and i.inputs[0] in self.fine for i in inputs):
+                continue
+            operands = tuple([self._split(x, n, shape, owner) for x in inputs])
+            fine = self.node(n.op, operands, n.attrs, _split_type(n.type, n.type.shape, shape, owner))
+            self.after.add(fine)
+            self.fine.add(fine)
+            self.changed = True
+            return self.node("reshape", (fine,), {"shape": n.type.shape}, n.type)
         return None
+
+    def _is_of_rows(self, view: Node) -> bool:
+        (source,) = view.inputs
+        return source in self.fine or source.op in COMPUTED and (
+            view in self.after or shape_key(source.type) in self.rows)
 
     def _sum(self, n: Node, x: Node) -> Node | None:
         """A sum over a view of what is computed over rows, as one over these."""

@@ -247,7 +247,8 @@ def _long_rows(kernel: Kernel, width: int, n_rows: int, evict: bool, arch: devic
             r, warps, stages = (8192, 4, 3) if n_rows < 2 * arch.processors else (8192, 8, 1)
             evict = evict or stages == 1
     elif schedule.count == 1 and _works_hard(kernel):
-        r, warps, pieces = 2048, 8, False
+        warps = _clamp(_power_of_two_below(48 * arch.processors // max(n_rows, 1)), 8, 32)  # few rows: more at a time
+        r, pieces = 256 * warps, False
     elif schedule.count == 1 and block == 16384 and evict:
         r, warps, pieces = 4096, 16, False
     elif schedule.count == 1:
