@@ -74,7 +74,7 @@ class _Refined(Transform):
         self.wanted = self._wanted(graph)
 
     def _wanted(self, graph: Graph) -> dict:
-        """What is computed to be read as rows -> their shape."""
+        """What is read as rows, and what that is computed from -> their shape."""
         found: dict = {}
         for n in graph.nodes:
             if n.op == "reshape" and n.inputs[0].op in COMPUTED and shape_key(n.type) in self.rows:
@@ -82,9 +82,9 @@ class _Refined(Transform):
                 owner = _owners(n.type.shape, coarse.shape)
                 while stack and owner is not None and not _in_short_runs(coarse, n.type.shape, owner):
                     m = stack.pop()
-                    if m.op in COMPUTED and shape_key(m.type) == shape_key(coarse) and m not in found:
+                    if m not in found and not m.several and shape_key(m.type) == shape_key(coarse):
                         found[m] = n.type.shape
-                        stack += m.inputs
+                        stack += m.inputs if m.op in COMPUTED else ()
         return found
 
     def visit(self, n: Node) -> Node:
@@ -127,12 +127,13 @@ class _Refined(Transform):
 
     def _sum(self, n: Node, x: Node) -> Node | None:
         """A sum over a view of what is computed over rows, as one over these."""
-        if x.op != "reshape" or x.inputs[0].op not in COMPUTED or shape_key(x.inputs[0].type) not in self.rows:
+        shape = self.wanted.get(n.inputs[0])
+        if x.op == "reshape" and x.inputs[0].op in COMPUTED and shape_key(x.inputs[0].type) in self.rows:
+            shape = x.inputs[0].type.shape
+        owner = None if shape is None else _owners(shape, x.type.shape)
+        if shape is None or owner is None or _in_short_runs(x.type, shape, owner):
             return None
-        source = x.inputs[0]
-        owner = _owners(source.type.shape, x.type.shape)
-        if owner is None or _in_short_runs(x.type, source.type.shape, owner):
-            return None
+        source = self._split(x, n.inputs[0], shape, owner)
         over = {d % len(x.type.shape) for d in n.attrs["dims"]}
         found = tuple([k for k, d in enumerate(owner) if d in over])
         shape = tuple([1 if k in found else s for k, s in enumerate(source.type.shape)])
