@@ -60,8 +60,7 @@ class VectorEmitter(Emitter):
         self.vectors: dict[int, Access] = {}
         for access in accesses(self.kernel):
             first = next(iter(access.members.values()))
-            covered = len(access.members) == access.length
-            if access.length > 1 and self.block["x"] > 1 and (covered or first.buffer in self.aligned):
+            if access.length > 1 and self.block["x"] > 1 and first.buffer in self.aligned:
                 self.vectors.update((id(s), access) for s in access.members.values())
         self.left = {id(a): len(a.members) for a in self.vectors.values()}
 
