@@ -96,6 +96,7 @@ class Backend:
     # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
     # the library's. Sums go by the kind of their axes, the rest by what is done with the places.
     window_limits: dict[str, int] = {}
+    places_at_once = 16  # of a window over several dimensions; of more, an axis at a time is read
     least_share = 0  # elements of the shares of an adaptive mean from which they are reduced as rows; 0: never
     joins_launches = False  # several runs of a kernel that need nothing of each other are one launch
     full_vector = 0  # columns times chunks from which loops over few columns fill a vector; 0: no such loops

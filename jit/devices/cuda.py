@@ -128,6 +128,8 @@ class Cuda(Backend):
         # Found to differ from the library's gradient of avg_pool2d with count_include_pad=False.
         "back, channels last": 0}
 
+    places_at_once = 64  # neighbouring results share what they read, and memory takes longer than what they compute
+
     least_share = 17
 
     # Another launch costs more than the arithmetic.

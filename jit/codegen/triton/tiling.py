@@ -185,7 +185,7 @@ def shares_reads(kernel: Kernel) -> Kernel:
 def _of_neighbours(kernel: Kernel) -> Kernel | None:
     """The kernel with several results for each point, side by side or of several images, where these share what they
     read or where they read it, and no other order of the axes is wanted."""
-    if len(kernel.axes) < 2 or not reads_around(kernel) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+    if len(kernel.axes) < 2 or not reads_around(kernel, 2) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
         return None
     shared = shares_reads(kernel)
     if neighbours.reads_vectors(shared):
@@ -266,9 +266,9 @@ def _work(s: Statement, names: frozenset) -> int:
     return own + (0 if index is None else 1 + 4 * divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
-def reads_around(kernel: Kernel) -> bool:
-    """Whether it reads several places of one tensor for an element, under conditions, at places that are computed, or
-    with gaps."""
+def reads_around(kernel: Kernel, least: int = 3) -> bool:
+    """Whether it reads ``least`` places of one tensor or more for an element, under conditions, at places that are
+    computed, or with gaps."""
     plain = {a.name for a in kernel.axes} | set(kernel.sizes)
     loads: dict = {}
     if not kernel.axes:
@@ -280,7 +280,7 @@ def reads_around(kernel: Kernel) -> bool:
                     and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
             all_of, far = loads.get(s.loaded, (0, 0))
             loads[s.loaded] = all_of + 1, far + (not near)
-    return any(all_of > 2 and far > 1 for all_of, far in loads.values())
+    return any(all_of >= least and far > 1 for all_of, far in loads.values())
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
