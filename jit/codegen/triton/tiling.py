@@ -185,7 +185,7 @@ def shares_reads(kernel: Kernel) -> Kernel:
 def _of_neighbours(kernel: Kernel) -> Kernel | None:
     """The kernel with several results for each point, side by side or of several images, where these share what they
     read or where they read it, and no other order of the axes is wanted."""
-    if len(kernel.axes) < 2 or not reads_around(kernel, 2) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+    if not reads_around(kernel, 2) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
         return None
     shared = shares_reads(kernel)
     if neighbours.reads_vectors(shared):
