@@ -23,7 +23,7 @@ from ..graph.prim_info import OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
-from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, shape_key, size_hint
+from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, size_hint
 from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
@@ -258,8 +258,10 @@ def _collect(root: Root, inlined: set[Node]) -> None:
                 reads.setdefault(base_of(node), set()).add(None)
                 continue
             inner = indexing.view_alignment(node, align)
-            merges = node.op == "reshape" and inner is not None and LOOSE in inner and LOOSE not in align
-            stack.append((node.inputs[0], inner, ((shape_key(node.type), node.type.strides), align) if merges else None))
+            merges = (node.op == "reshape" and inner is not None and LOOSE in inner and LOOSE not in align
+                      and all(type(s) is int for s in (*node.type.shape, *node.type.strides)))
+            view = ((node.type.shape, node.type.strides), align) if merges else None
+            stack.append((node.inputs[0], inner, view))
         elif node in inlined:
             stack.extend((i, a, view if a == align else None) for i, a in _operands(node, align))
         else:

@@ -119,11 +119,6 @@ def broadcast_alignment(shape: tuple[IntExpr, ...], align: tuple[int, ...] | Non
     return tuple([FIXED if is_one(s) else a for s, a in zip(shape, tail)])
 
 
-def shape_key(t: TensorType) -> tuple:
-    """A shape as a key, by which equal ones of fixed sizes are found."""
-    return tuple([s if type(s) is int else id(s) for s in t.shape])
-
-
 def view_alignment(node: Node, align: tuple[int, ...] | None) -> Optional[tuple]:
     """The alignment of ``node.inputs[0]`` under that of the view ``node``."""
     if align is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Optional
 from .. import devices
 from ..graph.ir import Graph, TensorType, Transform
 from ..graph.prims import POINTWISE, REDUCTIONS
-from .indexing import VIEWS, is_one, same, segments, shape_key, size_hint
+from .indexing import VIEWS, is_one, same, segments, size_hint
 from .prepare import live_nodes
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ def _in_short_runs(t: TensorType, shape: Sequence[IntExpr], owner: list) -> bool
     inner = min(wide, key=lambda d: size_hint(t.strides[d]), default=None)
     parts = [k for k, d in enumerate(owner) if d == inner]
     return len(parts) > 1 and size_hint(shape[parts[-1]]) < SHORTEST_RUN
+
+
+def shape_key(t: TensorType) -> tuple:
+    """A shape as a key, by which equal ones of fixed sizes are found."""
+    return tuple([s if type(s) is int else id(s) for s in t.shape])
 
 
 class _Refined(Transform):

@@ -411,5 +411,5 @@ def vectors(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=min(warps * arch.lanes, max(next_power_of_two(n), 2)), warps=warps)
 
 
-_CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows, "outer": columns,
-             "totals": totals, "thin": thin}
+_CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows,
+             "outer": columns, "totals": totals, "thin": thin}

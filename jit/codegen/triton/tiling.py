@@ -85,8 +85,7 @@ class Tiling:
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
     "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
     "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
-    rows, x columns), "thin" (see ``thin``) or "vectors" (x alone, each of whose points has several results that lie side
-    by side)."""
+    rows, x columns), "thin" (see ``thin``) or "vectors" (x alone, each of whose points has several results)."""
 
     kernel: loops.Kernel
     kind: str
