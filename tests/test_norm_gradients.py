@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from gpu_training import Step
 
-from jit.codegen import loops
+from jit.codegen import by_rows, loops
+from jit.devices import cuda
 
 NORMS = {
     "batch": lambda x, w, c: F.batch_norm(x, None, None, w, c, True),
@@ -32,6 +33,20 @@ def weights(n):
 def test_like_eager(norm, behind, last, shape):
     Step(lambda x, w, c: BEHIND[behind](NORMS[norm](x, w, c)), image(*shape, last=last),
          *weights(shape[1])).check(1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("walkers", [4, 7, 64])
+@pytest.mark.parametrize("norm", ["group", "instance"])
+@pytest.mark.parametrize("shape", [(6, 8, 9, 8), (7, 16, 5, 6)])
+def test_sums_that_rows_take_along(monkeypatch, norm, walkers, behind, shape):
+    monkeypatch.setattr(by_rows, "SHORTEST", 1)
+    monkeypatch.setattr(by_rows, "FEWEST", 1)
+    monkeypatch.setattr(cuda.Cuda, "walkers", lambda self: walkers)
+    step = Step(lambda x, w, c: BEHIND[behind](NORMS[norm](x, w, c)), image(*shape), *weights(shape[1]))
+    step.check(1e-4, 1e-4)
+    along = [k for k in step.kernels() if any(isinstance(s, loops.Total) for s in k.body)]
+    assert len(along) == (norm == "group")
 
 
 def test_with_a_residual():
@@ -69,3 +84,10 @@ def test_image_moves(norm, behind):
     x = image(96, 32, 32, 32)
     step = Step(lambda x, w, c: BEHIND[behind](NORMS[norm](x, w, c)), x, *weights(32))
     assert moves(step, x.numel()) == MOVES[norm]
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+def test_image_moves_of_many_groups(behind):
+    x = image(1024, 16, 8, 8)
+    step = Step(lambda x, w, c: BEHIND[behind](NORMS["group"](x, w, c)), x, *weights(16))
+    assert moves(step, x.numel()) == 2 + 3

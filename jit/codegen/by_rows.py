@@ -2,17 +2,21 @@
 
 A loss such as ``sum(p * (log_softmax(a) - log_softmax(b)))`` reads results of whole rows, and adds up over all of them.
 As a sum over each row, and one over these, its first part shares the loops, and the reads, of those reductions. So do
-the gradients of the weights of a norm whose rows are images: what they add up is read for the rows' own sums.
+the gradients of the weights of a norm whose rows are images: what they add up is read for the rows' own sums. Where
+rows are groups of channels, such a gradient is a sum over the batch, which the rows' kernel takes along, and one over
+each image.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from .. import devices
 from ..graph.ir import Graph, Transform
+from ..graph.prim_info import BESIDE_ROWS
 from ..graph.prims import POINTWISE, REDUCTIONS
 from .indexing import VIEWS, is_one, numel_hint, same
 
@@ -30,7 +34,11 @@ def summed_by_rows(graph: Graph) -> Graph:
         if n.op == "sum" and devices.backend(n.type.device).sums_by_rows:
             rows = _rows(n) or _rows_beside(n, beside)
             if rows is not None:
-                found[n] = rows
+                found[n] = rows, {}
+            elif devices.backend(n.type.device).adds_columns_beside_rows:
+                batch = _batch_beside(n, beside)
+                if batch is not None:
+                    found[n] = batch, {BESIDE_ROWS: True}
     return _ByRows(graph, found).run() if found else graph
 
 
@@ -80,6 +88,27 @@ def _rows_beside(n: Node, others: list[Node]) -> tuple[int, ...] | None:
     return None
 
 
+LONGEST, FEWEST = 8192, 4096  # elements of a row that a kernel holds beside sums, rows for which that pays
+
+
+def _batch_beside(n: Node, others: list[Node]) -> tuple[int, ...] | None:
+    """The dimensions over which ``n`` adds up that are not those of the rows of another sum, of which it reads nothing
+    else, where it adds up over a part of these rows too; or None."""
+    x, over = n.inputs[0], set(n.attrs["dims"])
+    if n.type.dtype is not torch.float32 or not all(type(s) is int for s in x.type.shape):
+        return None
+    for other in others:
+        rows, shape = set(other.attrs["dims"]), other.inputs[0].type.shape
+        batch = tuple(sorted(d for d in over - rows if d < len(shape) and shape[d] != 1))
+        if other.op != "sum" or shape != x.type.shape or not rows & over or rows <= over or not batch:
+            continue
+        length = math.prod(shape[d] for d in rows)
+        if (SHORTEST <= length <= LONGEST and math.prod(shape) >= FEWEST * length
+                and all(d in rows for d in range(min(rows), len(shape))) and _read(n) <= _read(other)):
+            return batch
+    return None
+
+
 def _read(n: Node) -> set[Node]:
     """The tensors as large as what ``n`` reduces of which that is made."""
     size, seen, found, stack = numel_hint(n.inputs[0].type.shape), set(), set(), [n.inputs[0]]
@@ -96,15 +125,15 @@ def _read(n: Node) -> set[Node]:
 
 
 class _ByRows(Transform):
-    def __init__(self, graph: Graph, found: dict[Node, tuple[int, ...]]) -> None:
+    def __init__(self, graph: Graph, found: dict[Node, tuple[tuple[int, ...], dict]]) -> None:
         super().__init__(graph)
         self.found = found
 
     def visit(self, n: Node) -> Node:
         if n not in self.found:
             return self.keep(n)
-        rows, x = self.found[n], self.new[n.inputs[0]]
+        (rows, more), x = self.found[n], self.new[n.inputs[0]]
         t = type(n.type).contiguous(tuple([1 if d in rows else s for d, s in enumerate(x.type.shape)]), torch.float32,
                                     n.type.device)
-        inner = self.node("sum", (x,), {**n.attrs, "dims": rows, "keepdim": True}, t)
+        inner = self.node("sum", (x,), {**n.attrs, "dims": rows, "keepdim": True, **more}, t)
         return self.keep(n, (inner,))

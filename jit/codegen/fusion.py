@@ -19,7 +19,7 @@ import torch
 
 from .. import devices
 from ..graph import windows
-from ..graph.prim_info import OF_A_PRODUCT, STORED
+from ..graph.prim_info import BESIDE_ROWS, OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
@@ -552,12 +552,17 @@ class _Fuser:
                 for node in g.reads:
                     reading.setdefault(node, []).append(g)
         for b in list(self.groups.values()):
-            if not isinstance(b, Group) or b.split != "columns" or any(
+            if not isinstance(b, Group) or b.split != "columns" and not self._sums_batches(b) or any(
                     m.needs_row and (m.node.op != "sum" or m.node.type.dtype not in SUMMED) for m in b.members):
                 continue
             for a in {id(a): a for node in b.reads for a in reading.get(node, ())}.values():
                 if self._take_along(a, b):
                     break
+
+    @staticmethod
+    def _sums_batches(b: Group) -> bool:
+        """Whether a group was made to add up over a batch what rows beside it read (``by_rows``)."""
+        return bool(b.reduced) and all(BESIDE_ROWS in m.node.attrs for m in b.members if m.needs_row)
 
     def _take_along(self, a: Group, b: Group) -> bool:
         """Let the kernel of ``a``, which reduces rows, take the sums over columns of ``b`` along, where it can."""
@@ -581,17 +586,23 @@ class _Fuser:
         if (a.device != b.device or len(a.dims) != len(b.dims) or len(a.members) + len(b.members) > MAX_MEMBERS
             or len(a.reads | b.reads) > MAX_READS or not all(type(a.dims[d]) is int for d in a.reduced)):
             return None
+        batches = self._sums_batches(b)
         for m in b.members:
             for node, aligns in m.reads.items():
                 for n in a.members:
                     if node in n.reads and len(aligns) == len(n.reads[node]) == 1:
                         (ours,), (theirs,) = aligns, n.reads[node]
+                        if ours is theirs is None and len(m.through.get(node, ())) == len(n.through.get(node, ())) == 1:
+                            ((view, ours),), ((other, theirs),) = m.through[node], n.through[node]
+                            theirs = theirs if view == other else None
                         if ours is None or theirs is None:
                             continue
                         mapping = {m.place[d]: n.place[e] for d, e in zip(ours, theirs) if d != FIXED and e != FIXED}
+                        summed = {mapping[d] for d in b.reduced if d in mapping}
+                        rows = set(range(len(a.dims))) - a.reduced
                         if (len(mapping) == len(b.dims) == len(set(mapping.values()))
                             and all(same(b.dims[x], a.dims[y]) for x, y in mapping.items())
-                            and {mapping[d] for d in b.reduced} == set(range(len(a.dims))) - a.reduced):
+                            and (summed < rows if batches else summed == rows)):
                             return mapping
         return None
 
