@@ -401,6 +401,7 @@ def _window(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dty
     return TensorType(shape, strides, dtype or t.dtype, t.device)
 
 
+ONCE = {"position"}  # which are smaller than what is read to find them, and found where the largest is
 IN_STEP = {"position"}  # of which the second operand is read at the element's own place
 
 

@@ -90,23 +90,29 @@ def reads_vectors(kernel: Kernel) -> bool:
                and dims.divisible(dims.subst(s.index, {inner: 0}), 4) for s in loads) * 2 > len(loads)
 
 
-def neighbours(kernel: Kernel, most: int) -> Kernel | None:
-    """The kernel with several results along its innermost axis for each point, at most ``most`` statements long; None
-    where that does not divide the axis, or takes as long for a result."""
+def cost_of_store(kernel: Kernel) -> float:
+    """``cost`` for a result, of a kernel with neighbours, with a share of its arithmetic, which goes on beside."""
+    step = max(a.length for a in accesses(kernel) if any(s.stored for s in a.members.values()))
+    return (cost(kernel, step) + len(kernel.body) / 4) / sum(bool(s.stored) for s in kernel.body)
+
+
+def neighbours(kernel: Kernel, most: int) -> list[Kernel]:
+    """The kernel with 2, 4 and more results along its innermost axis for each point, at most ``most`` statements long,
+    where these divide the axis and take less time for a result."""
     inner = kernel.axes[-1]
     accessed = [s for s in kernel.body if s.loaded or s.stored]
     if type(inner.extent) is not int or reads_vectors(kernel):
-        return None
-    own, points = cost(kernel), _points(kernel)
+        return []
+    own, points, found = cost(kernel), _points(kernel), []
     narrowest = min(kernel.buffer_of[s.buffer].dtype.itemsize for s in accessed)
-    for count in reversed(LENGTHS):
+    for count in LENGTHS:
         if (count * narrowest > BYTES or inner.extent % count or inner.extent < 2 * count
                 or points < count * FEWEST_POINTS and count > 2):
             continue
         made = unrolling.several_results(kernel, inner.name, count)
         if made is not None and len(made.body) <= most and cost(made, count) < LEAST_SAVED * count * own:
-            return made
-    return None
+            found.append(made)
+    return found
 
 
 def images(kernel: Kernel, most: int, results: int) -> Kernel:

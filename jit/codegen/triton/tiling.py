@@ -189,7 +189,8 @@ def _of_neighbours(kernel: Kernel) -> Kernel | None:
     shared = shares_reads(kernel)
     if neighbours.reads_vectors(shared):
         return None
-    made = (neighbours.neighbours(shared, LONGEST_BODY) or neighbours.neighbours(kernel, LONGEST_BODY)) or shared
+    found = [k for base in (shared, kernel) for k in neighbours.neighbours(base, LONGEST_BODY)]
+    made = min(found, key=neighbours.cost_of_store, default=shared)
     stores = [sum(bool(s.stored) for s in k.body) for k in (kernel, made)]
     more = neighbours.images(made, 3 * LONGEST_BODY // 2, stores[1] // stores[0])
     return None if more is shared else more
