@@ -18,6 +18,7 @@ from jit.codegen.triton import emit, neighbours, tiling
 from jit.graph import dims
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 from jit.graph.shape_env import ShapeEnv
+from jit.graph.windows import Resized
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -110,6 +111,20 @@ def test_not_where_reads_are_vectors_or_points_are_few(any_size, monkeypatch):
     monkeypatch.setattr(neighbours, "FEWEST_POINTS", 1 << 16)
     small = compiled(lambda x: F.avg_pool2d(x, 3, 1, 1), image((1, 2, 16, 32)))
     assert all(len(list(neighbours.accesses(tiling.tile(k).kernel))) >= 9 for k in small.loops.values())
+
+
+def test_distances_that_repeat():
+    assert [Resized(28, 28 * k, how, False, scale).period for k, how, scale in (
+        (2, "linear", 2.0), (2, "cubic", None), (4, "linear", 4.0))] == [2, 2, 4]
+    assert Resized(28, 84, "linear", False, 3.0).period is None and Resized(28, 47, "cubic", False, None).period is None
+
+
+def test_positions_are_found_in_the_forward():
+    step = Step(lambda x: F.max_pool2d(x, 3, 2, 1), image((2, 4, 16, 32)))
+    kinds = [[n.attrs["how"] for n in half.nodes if n.op == "window"]
+             for half in (step.halves.forward, step.halves.backward)]
+    assert kinds == [["max", "position"], ["picked"]]
+    assert [n.type.dtype for n in step.halves.backward.inputs] == [torch.int16, torch.float32]
 
 
 @pytest.mark.parametrize("aligned", [True, False])

@@ -258,7 +258,7 @@ class Resized(Axis, kind="resized"):
         at, step = o.float(), torch.tensor(self.step, device="cpu")
         at = at * step if self.align else (at + 0.5) * step - 0.5
         far = at - (o * a + b).div(c, rounding_mode="floor")
-        return n if torch.equal(far, far[o % n]) else None
+        return n if n < self.size and torch.equal(far, far[o % n]) else None
 
     @property
     def _first(self) -> torch.Tensor:
