@@ -1,5 +1,9 @@
 """Training steps of norms as they are made for a GPU: their values, and how often they read and write the image."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,6 +51,29 @@ def test_sums_that_rows_take_along(monkeypatch, norm, walkers, behind, shape):
     step.check(1e-4, 1e-4)
     along = [k for k in step.kernels() if any(isinstance(s, loops.Total) for s in k.body)]
     assert len(along) == (norm == "group")
+
+
+def interpret():
+    """Runs in a process of its own, with TRITON_INTERPRET=1."""
+    from test_neighbours import run
+
+    by_rows.SHORTEST = by_rows.FEWEST = 1
+    cuda.Cuda.walkers = lambda self: 8
+    for behind in BEHIND:
+        for norm in NORMS:
+            step = Step(lambda x, w, c: BEHIND[behind](NORMS[norm](x, w, c)), image(6, 8, 4, 4), *weights(8))
+            step.check(1e-4, 1e-4, run)
+            print("ok", norm, behind)
+
+
+def test_texts():
+    here = os.path.dirname(os.path.abspath(__file__))
+    env = dict(os.environ, TRITON_INTERPRET="1",
+               PYTHONPATH=os.pathsep.join([here, os.path.dirname(here), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_norm_gradients as t; t.interpret()"],
+                          env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == len(NORMS) * len(BEHIND)
 
 
 def test_with_a_residual():
