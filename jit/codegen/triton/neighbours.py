@@ -104,13 +104,17 @@ def neighbours(kernel: Kernel, most: int) -> list[Kernel]:
     if type(inner.extent) is not int or reads_vectors(kernel):
         return []
     own, points, found = cost(kernel), _points(kernel), []
+    steps = [dims.coefficient(s.index, inner.name) for s in accessed]
+    strided = any(type(c) is int and abs(c) > 1 for c in steps)
     narrowest = min(kernel.buffer_of[s.buffer].dtype.itemsize for s in accessed)
     for count in LENGTHS:
         if (count * narrowest > BYTES or inner.extent % count or inner.extent < 2 * count
                 or points < count * FEWEST_POINTS and count > 2):
             continue
         made = unrolling.several_results(kernel, inner.name, count)
-        if made is not None and len(made.body) <= most and cost(made, count) < LEAST_SAVED * count * own:
+        if made is None or len(made.body) > most or cost(made, count) >= LEAST_SAVED * count * own:
+            continue
+        if strided or any(a.length != count for a in accesses(made)):  # else all are vectors anyway
             found.append(made)
     return found
 

@@ -184,16 +184,28 @@ def shares_reads(kernel: Kernel) -> Kernel:
 def _of_neighbours(kernel: Kernel) -> Kernel | None:
     """The kernel with several results for each point, side by side or of several images, where these share what they
     read or where they read it, and no other order of the axes is wanted."""
-    if not reads_around(kernel, 2) or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+    if not kernel.axes or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+        return None
+    around = reads_around(kernel, 2)
+    if not around and not _reads_with_gaps(kernel):
         return None
     shared = shares_reads(kernel)
     if neighbours.reads_vectors(shared):
         return None
     found = [k for base in (shared, kernel) for k in neighbours.neighbours(base, LONGEST_BODY)]
+    if not found and not around:
+        return None
     made = min(found, key=neighbours.cost_of_store, default=shared)
     stores = [sum(bool(s.stored) for s in k.body) for k in (kernel, made)]
     more = neighbours.images(made, 3 * LONGEST_BODY // 2, stores[1] // stores[0])
     return None if more is shared else more
+
+
+def _reads_with_gaps(kernel: Kernel) -> bool:
+    """Whether it reads places that sizes alone decide, and that do not lie side by side as the results do."""
+    plain, inner = {a.name for a in kernel.axes} | set(kernel.sizes), kernel.axes[-1].name
+    return any(s.loaded and s.symbols <= plain and inner in s.symbols
+               and not dims.structurally_equal(dims.coefficient(s.index, inner) or 0, 1) for s in kernel.body)
 
 
 def divides_by_counts(kernel: Kernel) -> bool:
