@@ -212,14 +212,8 @@ def divides_by_counts(kernel: Kernel) -> bool:
     """Whether it reads several places and divides by how many there are, as means of uneven shares do. These keep the
     plain layout: with shared reads one was found to differ on a GPU, which is not understood yet."""
     return reads_around(kernel) and any(
-        s.prim == "div" and _is_count(kernel, s.operands[1]) and kernel.varies[s.dst] >= {a.name for a in kernel.axes}
-        for s in kernel.body)
-
-
-def _is_count(kernel: Kernel, name: str) -> bool:
-    """Whether a value is a whole number made a float, and no constant."""
-    s = kernel.definition[name]
-    return s.prim == "cast" and not kernel.dtypes[s.operands[0]].is_floating_point
+        s.prim == "div" and kernel.definition[s.operands[1]].constant is None
+        and kernel.varies[s.dst] >= {a.name for a in kernel.axes} for s in kernel.body)
 
 
 def _tile_pointwise(kernel: Kernel) -> Tiling:
