@@ -202,10 +202,9 @@ def _of_neighbours(kernel: Kernel) -> Kernel | None:
 
 
 def _reads_with_gaps(kernel: Kernel) -> bool:
-    """Whether it reads places that sizes alone decide, and that do not lie side by side as the results do."""
+    """Whether it reads places that sizes alone decide, and that do not go on by a fixed number of elements."""
     plain, inner = {a.name for a in kernel.axes} | set(kernel.sizes), kernel.axes[-1].name
-    return any(s.loaded and s.symbols <= plain and inner in s.symbols
-               and not dims.structurally_equal(dims.coefficient(s.index, inner) or 0, 1) for s in kernel.body)
+    return any(s.loaded and s.symbols <= plain and dims.coefficient(s.index, inner) is None for s in kernel.body)
 
 
 def divides_by_counts(kernel: Kernel) -> bool:
