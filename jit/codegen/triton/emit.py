@@ -25,6 +25,7 @@ from ...graph import dims
 from .. import loops
 from ..absolute import absolute_values
 from ..approximate import fast_values
+from ..comparisons import below_zero
 from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
 from . import halves  # noqa: F401  (it says which functions are cheaper for halves)
@@ -460,8 +461,34 @@ class Emitter:
         self.names = saved
         return text
 
+    def _compared(self, s: Compute) -> str | None:
+        """The comparison of an index with a number, as ``<`` or ``>=`` of the index: of these Triton sees that they hold
+        for all elements of a vector or for none, and takes what is under such a condition as vectors. None for others.
+        """
+        order = below_zero(s.op) if len(s.args) == 2 else None
+        if order is None:
+            return None
+        e = [self._index_of(self.kernel.definition[n]) for n in s.args]
+        if None in e or {type(v) is int for v in e} != {True, False}:
+            return None
+        index, number = (s.args[0], e[1]) if type(e[1]) is int else (s.args[1], e[0])
+        below = (order[0] > 0) == (index is s.args[0])
+        number += -order[1] if below else order[1] + 1
+        return f"{self.names[index]} {'<' if below else '>='} {number}"
+
+    @staticmethod
+    def _index_of(s: Statement) -> IntExpr | None:
+        """The index, or the whole number, that a value is; None of others."""
+        if s.constant is not None:
+            return s.constant if type(s.constant) is int else None
+        return None if s.prim or s.accessed or s.combine or s.limit is not None else s.expression
+
     @statements(loops.Compute)
     def compute(self, s: Compute) -> None:
+        text = self._compared(s)
+        if text is not None:
+            self.assign(s.dst, text)
+            return
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
         context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
