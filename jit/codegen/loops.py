@@ -442,10 +442,14 @@ class Total(Effect):
              <= self.symbols and kernel.axes[1].name not in self.symbols, "a total is over the second parallel axis")
 
 
+UPDATES = ("set", "sum", "max", "min")  # what an update does with the value that is there
+
+
 @dataclass(frozen=True)
 class Update(Effect):
-    """``buffer[index] = value`` with "set", or ``+= value`` with "sum", for each iteration, in no order, at places that
-    data may decide and several iterations may share. A sum is atomic; of several values that are set any one stays."""
+    """``buffer[index] = value`` with "set", ``+= value`` with "sum", or the larger or smaller of both with "max" and
+    "min", of integers, for each iteration, in no order, at places that data may decide and several iterations may
+    share. All but "set" are atomic; of several values that are set any one stays."""
 
     buffer: str
     index: "dims.IntExpr"
@@ -461,7 +465,8 @@ class Update(Effect):
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         _access(self, need, kernel, dtype, "out", "inout")
-        need(self.op in ("set", "sum") and not kernel.raxes, "an update sets or adds, in a kernel without reductions")
+        need(self.op in UPDATES and not kernel.raxes, "an update sets or combines, in a kernel without reductions")
+        need(self.op not in ("max", "min") or dtype[self.value] in (torch.int32, torch.int64), f"integers for {self.op}")
         need(dtype[self.value] is kernel.buffer_of[self.buffer].dtype, f"the value put to {self.buffer} has its dtype")
 
 

@@ -9,7 +9,7 @@ as any pointwise kernel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # In the place of the name of a condition that holds, and of one that does not.
 _ALWAYS, _NEVER = "always", "never"
 LONGEST_BODY = 80  # statements of a kernel with neighbouring results written out
-MOST_NEIGHBOURS = 8  # of them
+NEIGHBOURS = tuple(range(2, 9))  # how many of them
 WRITTEN_OUT = frozenset((loops.Load, loops.Const, loops.IndexValue, loops.Compute, loops.Store))
 
 
@@ -45,9 +45,9 @@ def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     return without_ones(_Unrolling(kernel, tiles).run())
 
 
-def neighbours_written_out(kernel: Kernel) -> Kernel:
+def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS) -> Kernel:
     """The kernel with a few neighbouring results for each point along an axis that its indices walk in periods of so
-    few iterations.
+    few iterations; ``counts`` says how many there may be.
 
     What is read at ``i // 2`` and chosen by ``i % 2``, as the halves of bytes are, or pairs put side by side, costs a
     division and a load with a position of its own for every result. Of two results that are written out, each knows
@@ -57,7 +57,7 @@ def neighbours_written_out(kernel: Kernel) -> Kernel:
         return kernel
     for axis in kernel.axes:
         n = period(kernel, axis)
-        if n is not None and n <= MOST_NEIGHBOURS and n * len(kernel.body) <= LONGEST_BODY:
+        if n in counts and n * len(kernel.body) <= LONGEST_BODY:
             kernel = unrolled(kernel, {axis.name: n}) or kernel
     return kernel
 

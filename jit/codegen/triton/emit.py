@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..loops import Bounded, Check, Clamped, Compute, Const, IndexValue, Load, Reduce, Scan, Statement, Store
     from .heuristics import Config
 
+_UPDATES = {"sum": "add", "max": "max", "min": "min"}
 _COMBINE = {
     "max": "tl.maximum(a, b{nan})",
     "min": "tl.minimum(a, b{nan})",
@@ -282,7 +283,7 @@ class Emitter:
                 self.line(f"{n}_rest = {rest}")
                 self.line(f"{n}_outer = {n}_rest // {count}")
                 place, rest = f"({n}_rest % {count})", f"{n}_outer"
-            self.line(f"{n} = {place}" + ("" if self.block[n] == 1 else f" * {self.block[n]} + {self._arange(n)}"))
+            self.place(n, place)
             if n in self.masked:
                 self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
         if self.row_start is not None:
@@ -291,6 +292,11 @@ class Emitter:
             self.line("shift = row_start - row_begin")
         if "r" in self.extents and not self.config.looped:
             self.r_positions(self._arange("r") + (".to(tl.int64)" if "r" in self.wide else ""))
+
+    def place(self, name: str, text: str) -> None:
+        """The positions along a parallel dimension; ``text`` is the number of the block."""
+        self.line(f"{name} = {text}"
+                  + ("" if self.block[name] == 1 else f" * {self.block[name]} + {self._arange(name)}"))
 
     def r_positions(self, text: str) -> None:
         """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row,
@@ -316,14 +322,16 @@ class Emitter:
 
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
-        def along(n: str, text: str) -> str:
-            return (text if len(self.order) == 1
-                    else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]")
-
-        text = along(name, f"tl.arange(0, {self.length[name]})")
+        text = self.arange_of(name, self.length[name])
         if name == "r" and self.config.parts > 1:
-            text = f"{along('part', f'tl.arange(0, {self.config.parts})')} * {self.length['r']} + {text}"
+            text = f"{self.arange_of('part', self.config.parts)} * {self.length['r']} + {text}"
         return text
+
+    def arange_of(self, name: str, length: int) -> str:
+        """So many numbers from 0 on, along a dimension."""
+        text = f"tl.arange(0, {length})"
+        return (text if len(self.order) == 1
+                else f"{text}[{', '.join(':' if k == name else 'None' for k in self.order)}]")
 
     def text(self, e: IntExpr) -> str:
         """An index expression as Triton text, in brackets where it is a sum or product."""
@@ -521,7 +529,7 @@ class Emitter:
             address, value = (f"tl.broadcast_to({text}, {self.shape})" for text in (address, value))
         masked = f", mask={mask}" if mask else ""
         self.line(f"tl.store({address}, {value}{masked})" if s.op == "set"
-                  else f'tl.atomic_add({address}, {value}{masked}, sem="relaxed")')
+                  else f'tl.atomic_{_UPDATES[s.op]}({address}, {value}{masked}, sem="relaxed")')
 
     @statements(loops.Check)
     def check(self, s: Check) -> None:
@@ -659,6 +667,11 @@ def _bound(e: IntExpr) -> int | None:
 
 def _fits(reach: int | None) -> bool:
     return reach is not None and reach <= INT32_MAX
+
+
+def bound_fits(e: IntExpr) -> bool:
+    """Whether an expression is known to stay inside 32 bits."""
+    return _fits(_bound(e))
 
 
 _SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}

@@ -24,6 +24,8 @@ from ...graph import dims
 from ...graph.prims import info
 from .. import loops, nest, unrolling
 from ..indexing import size_hint
+from . import analysis
+from .analysis import NEIGHBOURS
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
@@ -82,7 +84,8 @@ class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
     "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
-    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
+    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "counts" (x, walked through),
+    "product" (of matrices: y are
     rows, x columns) or "thin" (see ``thin``)."""
 
     kernel: loops.Kernel
@@ -119,6 +122,12 @@ def _is_unit(stride: IntExpr) -> bool:
     return type(stride) is int and abs(stride) == 1
 
 
+def _walks(index: IntExpr, name: str, step: int) -> bool:
+    """Whether an index goes on by so many elements along an axis."""
+    found = dims.coefficient(index, name)
+    return type(found) is int and found == step
+
+
 def unit_stride(index: IntExpr, name: str) -> bool:
     """Whether an index goes one by one along an axis."""
     return _is_unit(dims.coefficient(index, name))
@@ -144,8 +153,16 @@ def tile(kernel: loops.Kernel) -> Tiling:
     if any(s.totals for s in kernel.body):
         kernel = nest.joined(kernel, lambda outer, *rest: _join(outer, *rest) if outer.kind == "r" else None)
         return tiling(kernel, "totals", z=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
-    kernel = without_short_rows(simplify(kernel))
+    if analysis.counted(kernel):
+        kernel = simplify(kernel)
+        return tiling(kernel, "counts", x=kernel.axes)
+    kernel = without_short_rows(simplify(_neighbours(kernel)))
     return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+
+
+def _neighbours(kernel: Kernel) -> Kernel:
+    """The kernel with neighbouring results written out; not where places in a window are counted, see below."""
+    return kernel if divides_by_counts(kernel) else unrolling.neighbours_written_out(kernel, NEIGHBOURS)
 
 
 def without_short_rows(kernel: Kernel) -> Kernel:
@@ -198,13 +215,21 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         y, x = _runs(kernel, other, inner)
         rest = [a for a in axes if a not in x and a not in y]
         return tiling(kernel, "tile", z=rest, y=y, x=x)
+    short = _interleaved_axis(kernel)
+    if short is not None:
+        kernel = simplify(unrolling.unrolled(kernel, {short.name: short.extent}) or kernel)
+        axes = kernel.axes
+        if len(axes) < 2:
+            return tiling(kernel, "flat", x=axes)
+        inner = axes[-1]
     groups = None if divides_by_counts(kernel) else _shared_work(kernel)
     if groups:
         found = tiling(kernel, "shared", **groups)
         x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
         if x >= 32 and min(x, 1024) * min(y, 32) >= FEWEST_SHARED:
             return found
-    if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
+    if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or analysis.interleaved(
+            kernel, inner.name):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return tiling(kernel, "flat", x=axes)
 
@@ -252,11 +277,13 @@ def reads_around(kernel: Kernel) -> bool:
     loads: dict = {}
     if not kernel.axes:
         return False
+    together = {s for group in analysis.interleaved(kernel, kernel.axes[-1].name) for s in group.members}
     for s in kernel.body:
         if s.loaded:
             stride = dims.coefficient(s.index, kernel.axes[-1].name)
-            near = (s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
-                    and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
+            near = s in together or (
+                s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
+                and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
             all_of, far = loads.get(s.loaded, (0, 0))
             loads[s.loaded] = all_of + 1, far + (not near)
     return any(all_of > 2 and far > 1 for all_of, far in loads.values())
@@ -276,6 +303,18 @@ def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
                     weight[a.name] = weight.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
     best = next((a for a in kernel.axes if weight and a.name == max(weight, key=weight.get)), None)
     return None if best is None or _length(_runs(kernel, best, inner)[1]) < 4 else best
+
+
+def _interleaved_axis(kernel: Kernel) -> Axis | None:
+    """A short axis along which an access walks whose elements lie interleaved with those of another axis, as pixels
+    that become channels do; written out, they are read, or written, as one range. None without any."""
+    for axis in kernel.axes:
+        n = axis.extent
+        if type(n) is int and n in NEIGHBOURS and n * len(kernel.body) <= unrolling.LONGEST_BODY and any(
+                s.accessed and s.mask is None and unit_stride(s.index, axis.name)
+                and any(_walks(s.index, a.name, n) for a in kernel.axes) for s in kernel.body):
+            return axis
+    return None
 
 
 def _reaches(kernel: Kernel, axis: Axis, inner: Axis, s: Statement) -> bool:
