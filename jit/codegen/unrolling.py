@@ -42,7 +42,7 @@ def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     if any(not s.reduces and not s.effect and s.dst in kernel.element_values
            and any(kernel.definition[o].reduces for o in s.operands) for s in kernel.body):
         return None
-    return without_ones(_Unrolling(kernel, tiles).run())
+    return without_ones(Unrolling(kernel, tiles).run())
 
 
 def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS) -> Kernel:
@@ -72,7 +72,7 @@ def several_results(kernel: Kernel, axis: str, count: int) -> Kernel | None:
         return None
     if any(b.role == "inout" for b in kernel.buffers):
         return None
-    return without_ones(_Unrolling(kernel, {axis: count}).run())
+    return without_ones(Unrolling(kernel, {axis: count}).run())
 
 
 def _has_one_place(kernel: Kernel) -> bool:
@@ -80,12 +80,15 @@ def _has_one_place(kernel: Kernel) -> bool:
     return any(s.limit is not None and type(s.limit) is int and s.limit <= 1 for s in kernel.body)
 
 
-class _Unrolling:
+class Unrolling:
+    """Writes a kernel again with several places for each point, of which each knows what its comparisons say."""
+
     def __init__(self, kernel: Kernel, tiles: Mapping[str, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
         self.b = loops.KernelBuilder(kernel.device)
         for buffer in kernel.buffers:
             self.b.buffer(buffer.dtype, buffer.role, buffer.name)
+            self.b.buffers[-1] = buffer
         self.index_of: dict = {}  # value -> the expression that it is
         self.checked: dict = {}  # value, extent -> the bounded value
 
@@ -103,10 +106,14 @@ class _Unrolling:
                     names[s.dst] = self.row(s, values, names)
                 elif not kernel.is_element(s):
                     self.define(s, values, names)
+        self.write(stores)
+        return b.finish(kernel.name)
+
+    def write(self, stores: list[tuple]) -> None:
+        """Write stores, as their buffer, index, and the names of a value and a condition, after all else."""
         for buffer, index, value, mask in stores:
             if mask != _NEVER:
-                b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
-        return b.finish(kernel.name)
+                self.b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
 
     def first(self, a: Axis) -> IntExpr:
         """Where the tile of a point begins along an axis of the kernel."""

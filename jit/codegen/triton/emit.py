@@ -404,12 +404,21 @@ class Emitter:
         mask = "r_near" if shifted else self.mask(along, s.mask)
         text = self.address(s.buffer, s.index, shifted) + self._spread_over_mask(s)
         dtype = self.kernel.buffer_of[s.buffer].dtype
+        if self._too_few(along, dtype):
+            text = f"tl.broadcast_to({text}, {self.shape})"
         if mask:
             text += f", mask={mask}"
             if s.mask is not None:
                 other = types.constant if dtype is torch.float64 else types.literal
                 text += f", other={other(s.other, dtype)}"
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
+
+    def _too_few(self, along: frozenset, dtype: torch.dtype) -> bool:
+        """Whether what is read along a row, for all rows of a block, is less than a vector for each thread. Triton would
+        lay it out otherwise than the rows, and carry these over through shared memory, so that it is read for each
+        row."""
+        return (self.order == ["x", "r"] and along & {"x", "r"} == {"r"} and not self.config.looped
+                and self.length["r"] * dtype.itemsize < 16 * 32 * self.config.warps)
 
     def _spread_over_mask(self, s: Load | Store) -> str:
         """What to add to a pointer so that it has all the dimensions of its mask."""

@@ -22,7 +22,7 @@ import torch
 
 from ...graph import dims
 from ...graph.prims import info
-from .. import loops, nest, unrolling
+from .. import loops, nest, parts, unrolling
 from ..indexing import size_hint
 from . import analysis
 from .analysis import NEIGHBOURS
@@ -161,8 +161,10 @@ def tile(kernel: loops.Kernel) -> Tiling:
 
 
 def _neighbours(kernel: Kernel) -> Kernel:
-    """The kernel with neighbouring results written out; not where places in a window are counted, see below."""
-    return kernel if divides_by_counts(kernel) else unrolling.neighbours_written_out(kernel, NEIGHBOURS)
+    """The kernel with neighbouring results, or those of equal parts of an axis, written out; not where places in a
+    window are counted, see below."""
+    return kernel if divides_by_counts(kernel) else parts.in_parts(
+        unrolling.neighbours_written_out(kernel, NEIGHBOURS))
 
 
 def without_short_rows(kernel: Kernel) -> Kernel:
