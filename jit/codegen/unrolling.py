@@ -9,7 +9,7 @@ as any pointwise kernel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,9 +45,10 @@ def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     return without_ones(Unrolling(kernel, tiles).run())
 
 
-def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS) -> Kernel:
+def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS,
+                           axes: Sequence[Axis] | None = None) -> Kernel:
     """The kernel with a few neighbouring results for each point along an axis that its indices walk in periods of so
-    few iterations; ``counts`` says how many there may be.
+    few iterations. ``counts`` says how many there may be, ``axes`` along which ones (None: any).
 
     What is read at ``i // 2`` and chosen by ``i % 2``, as the halves of bytes are, or pairs put side by side, costs a
     division and a load with a position of its own for every result. Of two results that are written out, each knows
@@ -55,7 +56,7 @@ def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS)
     """
     if kernel.raxes or not all(type(s) in WRITTEN_OUT and s.symbols.isdisjoint(kernel.definition) for s in kernel.body):
         return kernel
-    for axis in kernel.axes:
+    for axis in kernel.axes if axes is None else axes:
         n = period(kernel, axis)
         if n in counts and n * len(kernel.body) <= LONGEST_BODY:
             kernel = unrolled(kernel, {axis.name: n}) or kernel

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -161,10 +162,23 @@ def tile(kernel: loops.Kernel) -> Tiling:
 
 
 def _neighbours(kernel: Kernel) -> Kernel:
-    """The kernel with neighbouring results, or those of equal parts of an axis, written out; not where places in a
-    window are counted, see below."""
-    return kernel if divides_by_counts(kernel) else parts.in_parts(
-        unrolling.neighbours_written_out(kernel, NEIGHBOURS))
+    """The kernel with neighbouring results, or those of equal parts of an axis, written out where that saves reads or
+    makes vectors; not where places in a window are counted, see below."""
+    if divides_by_counts(kernel):
+        return kernel
+    for i in range(len(kernel.axes)):
+        if i < len(kernel.axes):
+            made = unrolling.neighbours_written_out(kernel, NEIGHBOURS, kernel.axes[i : i + 1])
+            if made is not kernel and _worthwhile(kernel, made):
+                kernel = made
+    return parts.in_parts(kernel)
+
+
+def _worthwhile(kernel: Kernel, made: Kernel) -> bool:
+    """Whether a kernel with several results for each point reads less, or has vectors where it had none."""
+    points, fewer = (math.prod(size_hint(a.extent) for a in k.axes) for k in (kernel, made))
+    before, after = (sum(bool(s.loaded) for s in k.body) for k in (kernel, made))
+    return after * fewer < before * points or bool(made.axes and analysis.interleaved(made, made.axes[-1].name))
 
 
 def without_short_rows(kernel: Kernel) -> Kernel:
@@ -230,10 +244,11 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
         if x >= 32 and min(x, 1024) * min(y, 32) >= FEWEST_SHARED:
             return found
-    if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or analysis.interleaved(
-            kernel, inner.name):
+    flat = tiling(kernel, "flat", x=axes)
+    if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW
+        or len(analysis.interleaved(kernel, inner.name)) > len(analysis.interleaved(flat.kernel, "@x"))):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
-    return tiling(kernel, "flat", x=axes)
+    return flat
 
 
 def reads_vectors(found: Tiling) -> bool:
