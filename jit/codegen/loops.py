@@ -442,9 +442,6 @@ class Total(Effect):
              <= self.symbols and kernel.axes[1].name not in self.symbols, "a total is over the second parallel axis")
 
 
-UPDATES = ("set", "sum", "max", "min")  # what an update does with the value that is there
-
-
 @dataclass(frozen=True)
 class Update(Effect):
     """``buffer[index] = value`` with "set", ``+= value`` with "sum", or the larger or smaller of both with "max" and
@@ -465,8 +462,9 @@ class Update(Effect):
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         _access(self, need, kernel, dtype, "out", "inout")
-        need(self.op in UPDATES and not kernel.raxes, "an update sets or combines, in a kernel without reductions")
-        need(self.op not in ("max", "min") or dtype[self.value] in (torch.int32, torch.int64), f"integers for {self.op}")
+        extreme = self.op in ("max", "min") and dtype[self.value] in (torch.int32, torch.int64)
+        need(self.op in ("set", "sum") or extreme, "an update sets or adds, or takes the larger or smaller integer")
+        need(not kernel.raxes, "an update is in a kernel without reductions")
         need(dtype[self.value] is kernel.buffer_of[self.buffer].dtype, f"the value put to {self.buffer} has its dtype")
 
 

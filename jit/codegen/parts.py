@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..graph import dims
 from . import loops
 from .comparisons import below_zero

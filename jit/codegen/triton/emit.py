@@ -414,9 +414,9 @@ class Emitter:
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
 
     def _too_few(self, along: frozenset, dtype: torch.dtype) -> bool:
-        """Whether what is read along a row, for all rows of a block, is less than a vector for each thread. Triton would
-        lay it out otherwise than the rows, and carry these over through shared memory, so that it is read for each
-        row."""
+        """Whether what is read along a row, for all rows of a block, is less than a vector for each thread. Triton
+        would lay it out otherwise than the rows, and carry these over through shared memory, so that it is read for
+        each row."""
         return (self.order == ["x", "r"] and along & {"x", "r"} == {"r"} and not self.config.looped
                 and self.length["r"] * dtype.itemsize < 16 * 32 * self.config.warps)
 
@@ -479,9 +479,9 @@ class Emitter:
         return text
 
     def _compared(self, s: Compute) -> str | None:
-        """The comparison of an index with a number, as ``<`` or ``>=`` of the index: of these Triton sees that they hold
-        for all elements of a vector or for none, and takes what is under such a condition as vectors. None for others.
-        """
+        """The comparison of an index with a number, as ``<`` or ``>=`` of the index: of these Triton sees that they
+        hold for all elements of a vector or for none, and takes what is under such a condition as vectors. None for
+        others."""
         order = below_zero(s.op) if len(s.args) == 2 else None
         if order is None:
             return None

@@ -39,6 +39,7 @@ LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
 SHORTEST_VECTOR = 4  # elements that are worth reading as one
+SHORTEST_ROW = 64  # elements for which a row's place is worth finding on its own
 SHORT_ROW = 32  # places that data decide, the most whose sum is written out
 # Results for each point that share what they read, the share of reads from which that pays, and how long a kernel's
 # body may be for it.
@@ -245,10 +246,18 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         if x >= 32 and min(x, 1024) * min(y, 32) >= FEWEST_SHARED:
             return found
     flat = tiling(kernel, "flat", x=axes)
-    if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW
+    if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or _finds_rows(kernel, inner)
         or len(analysis.interleaved(kernel, inner.name)) > len(analysis.interleaved(flat.kernel, "@x"))):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return flat
+
+
+def _finds_rows(kernel: Kernel, inner: Axis) -> bool:
+    """Whether data decide where rows lie, which is then looked up and checked once for a row; not for rows that leave
+    much of a block empty."""
+    length = inner.extent
+    fits = length >= SHORTEST_ROW and length * 4 >= 3 << max(length - 1, 1).bit_length()
+    return fits and any(s.effect and s.limit is not None and inner.name not in kernel.along(s) for s in kernel.body)
 
 
 def reads_vectors(found: Tiling) -> bool:
