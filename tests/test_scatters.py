@@ -42,6 +42,21 @@ for how in ("amax", "amin", "mean", "sum"):
             PROGRAMS[f"index_reduce_{how}_{own}"] = (
                 lambda x, i, s, how=how, own=own: x.index_reduce(0, i, s, how, include_self=own),
                 (X.bfloat16(), AT, SOURCE.bfloat16()))
+PROGRAMS |= {
+    "put_rows": (lambda x, i, s: x.index_put((i,), s), (X, torch.tensor([3, -1]), SOURCE[:2])),
+    "put_a_number": (lambda x, i, j: x.index_put((i, j), x.new_tensor(2.5)), (X, PLACES, PLACES - 3)),
+    "set_item": (lambda x, i, s: torch.cat([_with_item(x * 2, i, s), x]), (X, torch.tensor([3, 1]), SOURCE[:2])),
+    "put_anywhere": (lambda x, i, s: x.put(i, s), (X, APART[:1].repeat(2, 1) + torch.tensor([[0], [8]]),
+                                                   SOURCE[:2, :5])),
+    "add_anywhere": (lambda x, i, s: x.put(i - 7, s, accumulate=True), (X, PLACES, SOURCE[:3, :5])),
+}
+
+
+def _with_item(x, i, s):
+    x[i] = s
+    return x
+
+
 for own in (True, False):
     PROGRAMS[f"reduce_integers_{own}"] = (
         lambda x, i, s, own=own: x.scatter_reduce(1, i, s, "amin", include_self=own),
