@@ -208,3 +208,20 @@ def test_a_product_that_is_scattered_stays_a_call():
 
     compiled = compiled_for_gpu(program, torch.zeros(64, 64), torch.randn(64, 64), torch.randperm(64))
     assert library_calls(compiled) == ["aten::mm"]
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_distances_of_few_dimensions(p, monkeypatch):
+    """Kernels on GPUs; points that coincide have no gradient."""
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "traps", True)
+    for first, second in (((5, 3), (7, 3)), ((2, 5, 4), (2, 6, 4)), ((4, 1), (4, 1))):
+        a, b = torch.randn(first), torch.randn(second)
+        b.view(-1)[: first[-1]] = a.view(-1)[: first[-1]]
+        a.requires_grad_(), b.requires_grad_()
+        fn = lambda a, b: torch.cdist(a, b, p)  # noqa: E731
+        want, got = fn(a, b), jit.compile(fn, backend="eager")(a, b)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        g = torch.randn_like(want)
+        for x, y in zip(torch.autograd.grad(got, (a, b), g), torch.autograd.grad(want, (a, b), g)):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    assert not library_calls(compiled_for_gpu(lambda a, b: torch.cdist(a, b, p), torch.randn(5, 3), torch.randn(6, 3)))

@@ -159,7 +159,22 @@ def tile(kernel: loops.Kernel) -> Tiling:
         kernel = simplify(kernel)
         return tiling(kernel, "counts", x=kernel.axes)
     kernel = without_short_rows(simplify(_neighbours(kernel)))
-    return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+    if kernel.raxes:
+        found = thin(kernel)
+        if found is not None:
+            return found
+        kernel = _without_shared_rows(kernel)
+    return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+
+
+def _without_shared_rows(kernel: Kernel) -> Kernel:
+    """The kernel with sums over a few places written out, where what each of them reads is read for many results, as
+    distances between all points of two sets do."""
+    rows, every = dims.product(a.extent for a in kernel.raxes), {a.name for a in kernel.axes}
+    if type(rows) is not int or not 0 < rows <= SHORT_ROW // 2 or any(
+            s.loaded and kernel.along(s) >= every for s in kernel.body):
+        return kernel
+    return unrolling.unrolled(kernel, {}) or kernel
 
 
 def _neighbours(kernel: Kernel) -> Kernel:
