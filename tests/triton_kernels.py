@@ -273,6 +273,34 @@ def rope(dt, s):
     return b.case((n * t * d, t * d, t * d, n * t * d))
 
 
+def _turned(dt, rows, columns, more=0):
+    b = B()
+    i, j = b.axis(rows), b.axis(columns)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i * (columns + more) + columns + more - 1 - j)
+    b.put(y, i * columns + j, b.do("add", v, b.wide(x, i * (columns + more) + j)))
+    return b.case((rows * (columns + more), rows * columns))
+
+
+@case
+def turned_rows(dt, s):
+    return _turned(dt, 7, 40 * s)
+
+
+@case
+def turned_rows_of_a_part(dt, s):
+    return _turned(dt, 5, 4104, 3)
+
+
+@case
+def turned_in_one_row(dt, s):
+    b = B()
+    i = b.axis(1000 * s)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i, b.do("neg", b.wide(x, 1000 * s - 1 - i)))
+    return b.case((1000 * s,) * 2)
+
+
 @case
 def counts_of_places(dt, s):
     """Two are added for each index, one of which is out of range."""

@@ -263,12 +263,14 @@ def counted(kernel: Kernel) -> Optional[loops.Update]:
 
 @dataclass(frozen=True)
 class Group:
-    """Accesses of one buffer at ``rest + count * x + k``, for each ``k`` from 0 on. ``first`` and ``last``: the
-    positions of those that come first and last in the kernel's body."""
+    """Accesses of one buffer at ``rest + step * x + k``, for each ``k`` from 0 on, as many as ``step`` is, or, where the
+    order of an axis is turned around, ``-step``. ``first`` and ``last``: the positions of those that come first and
+    last in the kernel's body."""
 
     members: tuple[Load, ...] | tuple[Store, ...]
     first: int
     last: int
+    step: int
 
     @property
     def count(self) -> int:
@@ -281,18 +283,19 @@ def interleaved(kernel: Kernel, axis: str) -> list[Group]:
     for i, s in enumerate(kernel.body):
         if s.accessed and s.mask is None and axis in s.symbols:
             step = dims.coefficient(s.index, axis)
-            if type(step) is int and step in NEIGHBOURS:
+            if type(step) is int and abs(step) in NEIGHBOURS:
                 key = (bool(s.stored), s.accessed, loops.index_key(s.index - s.index.const), step)
                 alike.setdefault(key, {}).setdefault(s.index.const, (i, s))
     found = []
-    for (stored, buffer, _, count), places in alike.items():
+    for (stored, buffer, _, step), places in alike.items():
+        count = abs(step)
         for start in sorted(places):
             run = [places.get(start + k) for k in range(count)]
             if None in run:
                 continue
             at = [i for i, _ in run]
             if _together(kernel, buffer, stored, min(at)):
-                found.append(Group(tuple(s for _, s in run), min(at), max(at)))
+                found.append(Group(tuple(s for _, s in run), min(at), max(at), step))
                 for k in range(count):
                     del places[start + k]
     return found

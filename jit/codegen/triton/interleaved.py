@@ -25,9 +25,9 @@ class InterleavedEmitter(Emitter):
         if self.order[-1:] == ["x"] and not self.config.singly:
             self.groups = interleaved(self.kernel, "@x")
         self.group_of = {id(s): g for g in self.groups for s in g.members}
-        self.counts = sorted({g.count for g in self.groups})
+        self.counts = sorted({g.count for g in self.groups if g.step > 0})
         extent = self.extents.get("x", 1)
-        if self.groups and not bound_fits((extent + self.block["x"]) * self.counts[-1]):
+        if self.counts and not bound_fits((extent + self.block["x"]) * self.counts[-1]):
             self.wide.add("x")
 
     def place(self, name: str, text: str) -> None:
@@ -48,9 +48,15 @@ class InterleavedEmitter(Emitter):
 
     def _access(self, group: Group, along: frozenset) -> tuple:
         """The address of a group of accesses that vary along these dimensions, their condition or None, and the shape
-        of one of them."""
-        s, name = group.members[0], f"x_{group.count}"
-        x = next(a for a in self.kernel.axes if a.name == "@x").sym
+        of one of them. Where the order is turned around, each point's vector is a dimension of its own."""
+        s = group.members[0]
+        shape = [self.length[n] if n in along else 1 for n in self.order]
+        if group.step < 0:
+            mask, outer = self.mask(along), ", ".join(":" * len(self.order))
+            inner = ", ".join(["None"] * len(self.order))
+            return (f"({self.address(s.accessed, s.index)})[{outer}, None] + tl.arange(0, {group.count})[{inner}, :]",
+                    mask and f"({mask})[{outer}, None]", shape)
+        x, name = next(a for a in self.kernel.axes if a.name == "@x").sym, f"x_{group.count}"
         saved = self.names["@x"]
         self.names["@x"] = name
         address = self.address(s.accessed, dims.subst(s.index, {"@x": 0}) + x)
@@ -58,7 +64,7 @@ class InterleavedEmitter(Emitter):
         mask = self.mask(along - {"x"})
         if "x" in self.masked:
             mask = f"{mask} & {name}_in" if mask else f"{name}_in"
-        return address, mask, [self.length[n] if n in along else 1 for n in self.order]
+        return address, mask, shape
 
     def _read(self, group: Group) -> None:
         first = group.members[0]
@@ -85,7 +91,7 @@ class InterleavedEmitter(Emitter):
         dimensions = {n for n in self.order if n in along}
         values = [self.names[s.value] if self.varies[s.value] >= dimensions
                   else f"tl.broadcast_to({self.names[s.value]}, {shape})" for s in group.members]
-        shape[-1] *= group.count
+        shape = [*shape, group.count] if group.step < 0 else [*shape[:-1], shape[-1] * group.count]
         self.line(f"tl.store({address}, tl.reshape({_joined(values)}, {shape})" + (f", mask={mask}" if mask else "")
                   + (self.written if along >= self.points else "") + ")")
 

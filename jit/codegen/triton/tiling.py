@@ -237,7 +237,7 @@ def divides_by_counts(kernel: Kernel) -> bool:
 
 
 def _tile_pointwise(kernel: Kernel) -> Tiling:
-    kernel = kernel if divides_by_counts(kernel) else shares_reads(kernel)
+    kernel = _turned_around(kernel if divides_by_counts(kernel) else shares_reads(kernel))
     axes = kernel.axes
     if len(axes) < 2:
         return tiling(kernel, "flat", x=axes)
@@ -267,12 +267,34 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
     return flat
 
 
+def _divides(kernel: Kernel) -> int:
+    """How many different divisions by numbers that are no powers of two the indices of a kernel take."""
+    found = set()
+
+    def look(e: IntExpr) -> None:
+        if type(e) is not int:
+            for atom in {a for mono in e.terms for a in mono if a.kind != "sym"}:
+                power = type(atom.b) is int and atom.b > 0 and not atom.b & atom.b - 1
+                if atom.kind in ("//", "%") and not power:
+                    found.add(atom)
+                look(atom.a)
+                look(atom.b)
+
+    for s in kernel.body:
+        if s.expression is not None:
+            look(s.expression)
+    return len(found)
+
+
+def _fills(length: int) -> bool:
+    """Whether rows of a length leave little of a block empty."""
+    return length * 4 >= 3 << max(length - 1, 1).bit_length()
+
+
 def _finds_rows(kernel: Kernel, inner: Axis) -> bool:
-    """Whether data decide where rows lie, which is then looked up and checked once for a row; not for rows that leave
-    much of a block empty."""
-    length = inner.extent
-    fits = length >= SHORTEST_ROW and length * 4 >= 3 << max(length - 1, 1).bit_length()
-    return fits and any(s.effect and s.limit is not None and inner.name not in kernel.along(s) for s in kernel.body)
+    """Whether data decide where rows lie, which is then looked up and checked once for a row."""
+    return inner.extent >= SHORTEST_ROW and _fills(inner.extent) and any(
+        s.effect and s.limit is not None and inner.name not in kernel.along(s) for s in kernel.body)
 
 
 def reads_vectors(found: Tiling) -> bool:
@@ -356,6 +378,21 @@ def _interleaved_axis(kernel: Kernel) -> Axis | None:
                 and any(_walks(s.index, a.name, n) for a in kernel.axes) for s in kernel.body):
             return axis
     return None
+
+
+def _turned_around(kernel: Kernel) -> Kernel:
+    """The kernel with the results of a vector written out where what it reads along its innermost axis comes in the
+    opposite order: it is read as vectors, and turned around in registers."""
+    if not kernel.axes:
+        return kernel
+    inner = kernel.axes[-1]
+    turned = [s for s in kernel.body if s.loaded and s.mask is None and _walks(s.index, inner.name, -1)]
+    if not turned or type(inner.extent) is not int:
+        return kernel
+    n = min(max(16 // kernel.buffer_of[s.loaded].dtype.itemsize for s in turned), NEIGHBOURS[-1])
+    if n not in NEIGHBOURS or inner.extent % n or n * len(kernel.body) > unrolling.LONGEST_BODY:
+        return kernel
+    return simplify(unrolling.unrolled(kernel, {inner.name: n}) or kernel)
 
 
 def _reaches(kernel: Kernel, axis: Axis, inner: Axis, s: Statement) -> bool:
