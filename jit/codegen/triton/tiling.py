@@ -29,7 +29,7 @@ from . import analysis
 from .analysis import NEIGHBOURS
 
 if TYPE_CHECKING:
-    from ...graph.dims import Dim, IntExpr
+    from ...graph.dims import Atom, Dim, IntExpr
     from ..loops import Axis, Kernel, Load, Statement, Store
 
 INT32_MAX = 2**31 - 1
@@ -40,6 +40,7 @@ ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
 SHORTEST_VECTOR = 4  # elements that are worth reading as one
 SHORTEST_ROW = 64  # elements for which a row's place is worth finding on its own
+MANY_DIVISIONS = 3  # for each element, which cost more than to read it
 SHORT_ROW = 32  # places that data decide, the most whose sum is written out
 # Results for each point that share what they read, the share of reads from which that pays, and how long a kernel's
 # body may be for it.
@@ -262,28 +263,54 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
             return found
     flat = tiling(kernel, "flat", x=axes)
     if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or _finds_rows(kernel, inner)
+        or inner.extent >= SHORTEST_ROW // 2 and _fills(inner.extent) and _counts_out_places(flat.kernel)
         or len(analysis.interleaved(kernel, inner.name)) > len(analysis.interleaved(flat.kernel, "@x"))):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return flat
 
 
-def _divides(kernel: Kernel) -> int:
-    """How many different divisions by numbers that are no powers of two the indices of a kernel take."""
-    found = set()
+def _counts_out_places(kernel: Kernel) -> bool:
+    """Whether a kernel over one range finds, for each element by itself and with several divisions, where it lies: not
+    where the elements of a vector lie side by side."""
+    reads = [s for s in kernel.body if s.loaded and "@x" in s.symbols]
+    apart = [s for s in reads if not _in_vectors(s.index)]
+    return len(apart) * 2 > len(reads) and len({a for s in apart for a in _quotients(s.index)}) >= MANY_DIVISIONS
 
-    def look(e: IntExpr) -> None:
-        if type(e) is not int:
-            for atom in {a for mono in e.terms for a in mono if a.kind != "sym"}:
-                power = type(atom.b) is int and atom.b > 0 and not atom.b & atom.b - 1
-                if atom.kind in ("//", "%") and not power:
-                    found.add(atom)
-                look(atom.a)
-                look(atom.b)
 
-    for s in kernel.body:
-        if s.expression is not None:
-            look(s.expression)
-    return len(found)
+def _quotients(e: IntExpr) -> set:
+    """The quotients and remainders in an expression by numbers that are no powers of two."""
+    if type(e) is int:
+        return set()
+    atoms = {a for mono in e.terms for a in mono if a.kind != "sym"}
+    divided = {a for a in atoms if a.kind in ("//", "%") and not (type(a.b) is int and a.b > 0 and not a.b & a.b - 1)}
+    return divided.union(*(_quotients(v) for a in atoms for v in (a.a, a.b)))
+
+
+def _in_vectors(index: Dim) -> bool:
+    """Whether eight neighbours along ``@x`` lie side by side, from a multiple of eight on."""
+    def whole(e: IntExpr) -> bool:
+        return type(e) is int and e % analysis.VECTOR == 0
+
+    for mono, c in index.terms.items():
+        (atom, *others) = mono
+        along = "@x" in atom.free
+        steps = c == 1 and not others and along and (
+            atom.kind == "sym" or atom.kind == "%" and whole(atom.b) and unit_stride(atom.a, "@x"))
+        if not steps and not (whole(c) and not others and _stays(atom)):
+            return False
+    return whole(index.const)
+
+
+def _stays(atom: Atom) -> bool:
+    """Whether an atom is one number for each eight neighbours along ``@x``."""
+    if "@x" not in atom.free:
+        return True
+    if atom.kind not in ("//", "%"):
+        return False
+    inner = [a for mono in atom.a.terms for a in mono if "@x" in a.free]
+    if all(a.kind != "sym" for a in inner):
+        return all(map(_stays, inner))
+    return atom.kind == "//" and type(atom.b) is int and atom.b % analysis.VECTOR == 0
 
 
 def _fills(length: int) -> bool:
