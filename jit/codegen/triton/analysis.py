@@ -263,9 +263,9 @@ def counted(kernel: Kernel) -> Optional[loops.Update]:
 
 @dataclass(frozen=True)
 class Group:
-    """Accesses of one buffer at ``rest + step * x + k``, for each ``k`` from 0 on, as many as ``step`` is, or, where the
-    order of an axis is turned around, ``-step``. ``first`` and ``last``: the positions of those that come first and
-    last in the kernel's body."""
+    """Accesses of one buffer at ``rest + step * x + k``, for each ``k`` from 0 on, as many as ``step`` is, or, where
+    the order of an axis is turned around, ``-step``. ``first`` and ``last``: the positions of those that come first
+    and last in the kernel's body."""
 
     members: tuple[Load, ...] | tuple[Store, ...]
     first: int
