@@ -263,7 +263,7 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
             return found
     flat = tiling(kernel, "flat", x=axes)
     if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or _finds_rows(kernel, inner)
-        or inner.extent >= SHORTEST_ROW // 2 and _fills(inner.extent) and _counts_out_places(flat.kernel)
+        or _makes_rows(inner) and _counts_out_places(flat.kernel)
         or len(analysis.interleaved(kernel, inner.name)) > len(analysis.interleaved(flat.kernel, "@x"))):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
     return flat
@@ -311,6 +311,11 @@ def _stays(atom: Atom) -> bool:
     if all(a.kind != "sym" for a in inner):
         return all(map(_stays, inner))
     return atom.kind == "//" and type(atom.b) is int and atom.b % analysis.VECTOR == 0
+
+
+def _makes_rows(inner: Axis) -> bool:
+    """Whether rows are long enough, and of whole vectors, so that they are written as fast as one range."""
+    return inner.extent >= SHORTEST_ROW // 2 and inner.extent % SHORTEST_VECTOR == 0 and _fills(inner.extent)
 
 
 def _fills(length: int) -> bool:
