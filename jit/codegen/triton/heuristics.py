@@ -363,7 +363,7 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Points that are gone through while counting; at least one for each thread."""
-    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 2048), warps=4)
+    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 4096), warps=4)
 
 
 def whole_rows(tiling: Tiling, config: Config) -> Config:
