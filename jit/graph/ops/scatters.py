@@ -118,19 +118,25 @@ class _Extremes:
 _EXTREMES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32)
 
 
+def _much_larger(x: Node, values: Node) -> bool:
+    """Whether most of ``x`` stays as it is: to bring it into another form takes longer than what is done to it."""
+    sizes = [dims.product(t.shape) for t in (x, values)]
+    return all(type(n) is int for n in sizes) and sizes[0] > 4 * sizes[1]
+
+
 def _reduced(b: Builder, x: Node, values: Node, how: str, include_self: bool, put: Callable) -> Node | None:
     """``x`` with ``values`` combined at places that data decide; ``put(x, values, combine)`` is how kernels do it. None
     where the library does."""
     if b.recording:
         return None
     if how in ("amax", "amin"):
-        if x.dtype not in _EXTREMES:
+        if x.dtype not in _EXTREMES or _much_larger(x, values):
             return None
         keys = _Extremes(b, how == "amax", x.dtype)
         start = keys.keys(x) if include_self else b.full(x.shape, keys.none, keys.type, x.device)
         found = put(start, keys.keys(values), keys.combine)
         return keys.values(found) if include_self else b.where(b.eq(found, keys.none), x, keys.values(found))
-    if how not in ("sum", "mean") or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if how not in ("sum", "mean") or x.dtype is not torch.float32:
         return None
     start = b.opmath(x) if include_self else b.full(x.shape, 0, torch.float32, x.device)
     total = put(start, b.opmath(values), "sum")
