@@ -126,6 +126,9 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
     if arithmetic(tiling.kernel) > 24:  # two vectors per thread, so that their arithmetic interleaves
         per_thread *= 2
     per_thread = 2 if singly else per_thread
+    count = _side_by_side(tiling)
+    if count > 1:
+        per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1
     warps = 4
     block = warps * arch.lanes * per_thread
     while warps > 1 and block > 128 and n // block < arch.processors:  # a small problem: more programs
@@ -133,6 +136,12 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
         if block < warps * arch.lanes:
             warps //= 2
     return Config(x=max(min(block, next_power_of_two(n)), 1), warps=warps, singly=singly)
+
+
+def _side_by_side(tiling: Tiling) -> int:
+    """The most elements that are read, or written, at once for a point, side by side. A thread has one vector of them:
+    with more, what it reads beside them would be laid out otherwise, and go through shared memory."""
+    return max((g.count for g in analysis.interleaved(tiling.kernel, "@x")), default=1)
 
 
 def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
@@ -147,6 +156,11 @@ def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
 def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Pieces of rows: as ``flat``, without a division per element."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
+    count = _side_by_side(tiling)
+    if count > 1:
+        points = 4 * arch.lanes * (_clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1)
+        x = min(points, next_power_of_two(nx))
+        return Config(x=x, y=min(points // x, next_power_of_two(ny)), warps=4)
     if nx >= LONG_ROW and ny >= 4096 and _smallest_access(tiling.kernel) <= 2:  # two rows share what is read once
         return Config(x=1024, y=2, warps=2)
     if nx >= LONG_ROW:  # what is computed once per row takes a while to arrive
@@ -362,6 +376,11 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=_clamp(x * block // (arch.lanes * (16 if x == 1 else 32)), 1, 16), stages=3)
 
 
+def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Points that are gone through while counting; at least one for each thread."""
+    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 4096), warps=4)
+
+
 def whole_rows(tiling: Tiling, config: Config) -> Config:
     """A configuration with what kernels with totals need: rows that are held."""
     return replace(config, y=1, r=next_power_of_two(max(size_hint(tiling.extent("r")), 2)), looped=False, parts=1,
@@ -412,4 +431,4 @@ def vectors(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 _CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows,
-             "outer": columns, "totals": totals, "thin": thin}
+             "outer": columns, "totals": totals, "counts": counts, "thin": thin}
