@@ -28,6 +28,42 @@ PROGRAMS = {
     "accumulate_in_place": (lambda x: x.clone().index_put_((PLACES.clone(),), torch.ones(8), accumulate=True), (X,)),
     "in_between": (lambda x, i, s: (x * 2).index_add(0, i, s) + 1, (X, AT, SOURCE)),
 }
+WITH_NAN = torch.tensor([[2.0, -0.0, float("nan"), 4.0, -float("inf")]] * 3)
+WITH_NAN[1] = torch.tensor([-1.0, -0.0, 3.0, 0.0, float("inf")])
+for how in ("amax", "amin", "mean", "sum"):
+    kind = torch.bfloat16 if how in ("amax", "amin") else torch.float32  # sums of halves are the library's
+    for own in (True, False):
+        PROGRAMS[f"reduce_{how}_{own}"] = (
+            lambda x, i, s, how=how, own=own: x.detach().scatter_reduce(0, i, s.detach(), how, include_self=own),
+            (X, PLACES, WITH_NAN))
+        PROGRAMS[f"reduce_columns_{how}_{own}"] = (
+            lambda x, i, s, how=how, own=own: x.scatter_reduce(1, i, s.t(), how, include_self=own),
+            (X.to(kind), PLACES, torch.randn(7, 4).to(kind)))
+        if how != "sum":
+            PROGRAMS[f"index_reduce_{how}_{own}"] = (
+                lambda x, i, s, how=how, own=own: x.index_reduce(0, i, s, how, include_self=own),
+                (X.to(kind), AT, SOURCE.to(kind)))
+PROGRAMS |= {
+    "put_rows": (lambda x, i, s: x.index_put((i,), s), (X, torch.tensor([3, -1]), SOURCE[:2])),
+    "put_a_number": (lambda x, i, j: x.index_put((i, j), x.new_tensor(2.5)), (X, PLACES, PLACES - 3)),
+    "set_item": (lambda x, i, s: torch.cat([_with_item(x * 2, i, s), x]), (X, torch.tensor([3, 1]), SOURCE[:2])),
+    "put_anywhere": (lambda x, i, s: x.put(i, s), (X, APART[:1].repeat(2, 1) + torch.tensor([[0], [8]]),
+                                                   SOURCE[:2, :5])),
+    "add_anywhere": (lambda x, i, s: x.put(i - 7, s, accumulate=True), (X, PLACES, SOURCE[:3, :5])),
+}
+
+
+def _with_item(x, i, s):
+    x[i] = s
+    return x
+
+
+for own in (True, False):
+    PROGRAMS[f"reduce_integers_{own}"] = (
+        lambda x, i, s, own=own: x.scatter_reduce(1, i, s, "amin", include_self=own),
+        ((X * 9).to(torch.int16), PLACES, (SOURCE * 9).to(torch.int16)))
+PROGRAMS["histogram"] = (lambda x: torch.histc(x, 7, -1, 1.5), (torch.cat((SOURCE, WITH_NAN.new_full((1, 8), 1.5))),))
+PROGRAMS["histogram_of_nan"] = (lambda x: torch.histc(x, 5, -2, 3), (WITH_NAN.clone(),))
 GRADIENTS = {
     "embedding": lambda w, i: F.embedding(i, w), "padding": lambda w, i: F.embedding(i, w, padding_idx=2),
     "index_select": lambda w, i: w.index_select(0, i.view(-1)), "rows": lambda w, i: w[i],
@@ -46,7 +82,10 @@ def as_on_a_gpu(monkeypatch):
 def close(got, want):
     assert got.dtype is want.dtype and got.stride() == want.stride()
     tolerance = 2e-2 if want.dtype is torch.bfloat16 else 1e-5
-    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if got.dtype.is_floating_point:
+        zeros = (got == 0) & (want == 0)
+        assert torch.equal(got.signbit() & zeros, want.signbit() & zeros)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -56,7 +95,7 @@ def test_programs(name):
         close(jit.compile(fn, backend="eager", dynamic=dynamic)(*args), fn(*args))
     leaves = [t.clone().requires_grad_() if t.dtype is torch.float32 else t for t in args]
     wanted = [t for t in leaves if t.requires_grad]
-    if wanted:
+    if wanted and not name.startswith(("reduce", "histogram")):
         want = torch.autograd.grad(fn(*leaves).square().sum(), wanted)
         got = torch.autograd.grad(jit.compile(fn, backend="eager")(*leaves).square().sum(), wanted)
         for p, q in zip(got, want, strict=True):
@@ -85,6 +124,23 @@ def test_what_the_kernels_mean(combine):
     check(lambda b, x, s, i: b.add(b.put(b.full((6, 8), 0, x.dtype, x.device), (0,), [i], s, combine), x),
           X, source, at, dynamic=[(2, 0), (1, 0)])
     check(lambda b, x, s, i: b.scatter(x, 1, i, s, combine), X, torch.randn(6, 5), APART)
+
+
+@pytest.mark.parametrize("combine", ["max", "min"])
+def test_what_extremes_mean(combine):
+    x, source = (X * 50).int(), (SOURCE * 50).int()
+    check(lambda b, x, s, i: b.put(x, (0,), [i], s, combine, wrap=False), x, source, AT)
+    check(lambda b, x, s, i: b.scatter(x, 1, i, s, combine), x, torch.randint(-50, 50, (6, 5)).int(), APART)
+
+
+def test_reductions_with_gradients_are_the_library():
+    x, s = X.clone().requires_grad_(), WITH_NAN.clone().requires_grad_()
+    for how in ("amax", "mean", "prod"):
+        fn = lambda x, s, how=how: x.scatter_reduce(0, PLACES.clone(), s, how)  # noqa: E731
+        want = torch.autograd.grad(fn(x, s).nan_to_num().sum(), (x, s))
+        got = torch.autograd.grad(jit.compile(fn, backend="eager")(x, s).nan_to_num().sum(), (x, s))
+        for p, q in zip(got, want):
+            close(p, q)
 
 
 def test_sums_of_what_is_repeated():
@@ -153,3 +209,20 @@ def test_a_product_that_is_scattered_stays_a_call():
 
     compiled = compiled_for_gpu(program, torch.zeros(64, 64), torch.randn(64, 64), torch.randperm(64))
     assert library_calls(compiled) == ["aten::mm"]
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_distances_of_few_dimensions(p, monkeypatch):
+    """Kernels on GPUs; points that coincide have no gradient."""
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "traps", True)
+    for first, second in (((5, 3), (7, 3)), ((2, 5, 4), (2, 6, 4)), ((4, 1), (4, 1))):
+        a, b = torch.randn(first), torch.randn(second)
+        b.view(-1)[: first[-1]] = a.view(-1)[: first[-1]]
+        a.requires_grad_(), b.requires_grad_()
+        fn = lambda a, b: torch.cdist(a, b, p)  # noqa: E731
+        want, got = fn(a, b), jit.compile(fn, backend="eager")(a, b)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        g = torch.randn_like(want)
+        for x, y in zip(torch.autograd.grad(got, (a, b), g), torch.autograd.grad(want, (a, b), g)):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    assert not library_calls(compiled_for_gpu(lambda a, b: torch.cdist(a, b, p), torch.randn(5, 3), torch.randn(6, 3)))

@@ -284,3 +284,23 @@ def test_kernels_that_are_launched_early_wait_first(monkeypatch):
     assert code[:2] == ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"]
     with pytest.raises(RuntimeError, match="not in the form"):
         worker.early("nothing")
+
+
+@pytest.mark.parametrize("name", ["pairs_in_rows", "pairs_in_long_rows", "pairs_that_begin_anywhere", "pairs_of_bools",
+                                  "fours_in_rows", "eights_in_rows"])
+def test_interleaved_accesses_are_one_range(name):
+    text = triton_emit.emit(zoo.CASES[name](torch.bfloat16, 8).kernel).text
+    assert text.count("tl.load") <= 2 and text.count("tl.store") == 1
+    assert "tl.split" in text and "tl.join" in text
+
+
+def test_conditions_on_an_index_leave_vectors_whole(private_cache):
+    """Triton reads in vectors under ``x >= 64``, and one by one under ``63 < x``."""
+    b = loops.KernelBuilder("cuda")
+    x, y = b.buffer(torch.float32), b.buffer(torch.float32, "out")
+    i = b.axis(1 << 16)
+    beyond = b.compute("lt", b.const(63, torch.int64), b.index(i % 128), dtype=torch.bool)
+    b.store(y, i, b.load(x, i, mask=beyond))
+    source = triton_emit.emit(loops.verify(b.finish("k")))
+    ptx = triton_compile.build_sources({"k": source}, 90, keep_ptx=True)
+    assert " >= 64" in source.text and ptx

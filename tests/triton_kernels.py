@@ -145,6 +145,95 @@ def strided_read(dt, s):
     return b.case((n * (2 * m + 3), n * m))
 
 
+def _side_by_side(dt, s, columns, count, first=0, dtype=None):
+    """Rows of ``count`` outputs that lie interleaved, of inputs that do so too: each is the sum of its neighbour and of
+    a row that all share. ``first``: where the inputs begin in their memory."""
+    n, m = 3, columns
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, w, y = b.buffer(dtype or dt), b.buffer(dt), b.buffer(dtype or dt, "out")
+    row = i * (count * m + 5) + first
+    values = [b.wide(x, row + j * count + k) for k in range(count)]
+    shared = None if dtype else b.wide(w, j)
+    for k in range(count):
+        value = values[(k + 1) % count]
+        b.put(y, (i * m + j) * count + k, value if dtype else b.do("add", value, shared))
+    return b.case((n * (count * m + 5) + first, m, n * m * count))
+
+
+@case
+def pairs_in_rows(dt, s):
+    return _side_by_side(dt, s, 200 * s, 2)
+
+
+@case
+def pairs_in_long_rows(dt, s):
+    return _side_by_side(dt, s, 4100, 2)
+
+
+@case
+def pairs_that_begin_anywhere(dt, s):
+    return _side_by_side(dt, s, 77 * s, 2, 3)
+
+
+@case
+def pairs_of_bools(dt, s):
+    return _side_by_side(dt, s, 100 * s, 2, dtype=BOOL)
+
+
+@case
+def fours_in_rows(dt, s):
+    return _side_by_side(dt, s, 50 * s, 4)
+
+
+@case
+def eights_in_rows(dt, s):
+    return _side_by_side(dt, s, 33 * s, 8)
+
+
+@case
+def number_beside_row_values(dt, s):
+    """Interleaved stores of what varies along one dimension, or none, of a block."""
+    n, m = 5, 16 * s
+    b = B()
+    i, j = b.axis(n), b.axis(m)
+    x, w, y = b.buffer(dt), b.buffer(dt), b.buffer(dt, "out")
+    values = [b.wide(x, i), b.wide(w, j), b.const(2.0, F32), b.do("mul", b.wide(x, i), b.wide(w, j))]
+    for k, value in enumerate(values):
+        b.put(y, (i * m + j) * 4 + k, value)
+    return b.case((n, m, n * m * 4))
+
+
+@case
+def pixels_to_channels(dt, s):
+    c, h, w = 2, 5, 6 * s
+    b = B()
+    n, i, j, y, x = b.axis(c), b.axis(2), b.axis(2), b.axis(h), b.axis(w)
+    source, target = b.buffer(dt), b.buffer(dt, "out")
+    b.put(target, (((n * 2 + i) * 2 + j) * h + y) * w + x, b.wide(source, (n * 2 * h + 2 * y + i) * 2 * w + 2 * x + j))
+    return b.case((c * 4 * h * w, c * 4 * h * w))
+
+
+@case
+def channels_to_pixels(dt, s):
+    c, h, w = 2, 5, 6 * s
+    b = B()
+    n, y, i, x, j = b.axis(c), b.axis(h), b.axis(2), b.axis(w), b.axis(2)
+    source, target = b.buffer(dt), b.buffer(dt, "out")
+    b.put(target, (n * 2 * h + 2 * y + i) * 2 * w + 2 * x + j, b.wide(source, (((n * 2 + i) * 2 + j) * h + y) * w + x))
+    return b.case((c * 4 * h * w, c * 4 * h * w))
+
+
+@case
+def each_four_times(dt, s):
+    n, m = 3, 40 * s
+    b = B()
+    i, j = b.axis(n), b.axis(4 * m)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i * 4 * m + j, b.wide(x, i * m + j // 4))
+    return b.case((n * m, n * m * 4))
+
+
 @case
 def transpose_add(dt, s):
     n, m = 20 * s, 35 * s
@@ -182,6 +271,59 @@ def rope(dt, s):
     o = b.do("add", b.do("mul", b.wide(q, at + j), b.wide(c, k * d + j)), b.do("mul", rotated, b.wide(z, k * d + j)))
     b.put(y, at + j, o)
     return b.case((n * t * d, t * d, t * d, n * t * d))
+
+
+def _turned(dt, rows, columns, more=0):
+    b = B()
+    i, j = b.axis(rows), b.axis(columns)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    v = b.wide(x, i * (columns + more) + columns + more - 1 - j)
+    b.put(y, i * columns + j, b.do("add", v, b.wide(x, i * (columns + more) + j)))
+    return b.case((rows * (columns + more), rows * columns))
+
+
+@case
+def turned_rows(dt, s):
+    return _turned(dt, 7, 40 * s)
+
+
+@case
+def turned_rows_of_a_part(dt, s):
+    return _turned(dt, 5, 4104, 3)
+
+
+@case
+def turned_in_one_row(dt, s):
+    b = B()
+    i = b.axis(1000 * s)
+    x, y = b.buffer(dt), b.buffer(dt, "out")
+    b.put(y, i, b.do("neg", b.wide(x, 1000 * s - 1 - i)))
+    return b.case((1000 * s,) * 2)
+
+
+@case
+def counts_of_places(dt, s):
+    """Two are added for each index, one of which is out of range."""
+    n, places = 5 * s, 300
+    b = B()
+    i, j = b.axis(n), b.axis(700)
+    index, y, err = b.buffer(I64), b.buffer(torch.int32, "inout"), b.buffer(torch.int32, "error")
+    b.update(y, b.position(b.load(index, i * 701 + j), places, err, 7) + 3, b.const(2, torch.int32), "sum")
+    values = torch.arange(n * 701) ** 2 % 89
+    values[n * 350] = places
+    return b.case((n * 701, places + 3, 1), inputs={index: values})
+
+
+@case
+def extremes_at_places(dt, s):
+    n = 300 * s
+    b = B()
+    i = b.axis(n)
+    x, index, y, z = b.buffer(torch.int32), b.buffer(I64), b.buffer(torch.int32, "inout"), b.buffer(I64, "inout")
+    at = b.clamped(b.load(index, i), 40)
+    b.update(y, at, b.load(x, i), "max")
+    b.update(z, at * 2, b.cast(b.load(x, i), I64), "min")
+    return b.case((n, n, 40, 80), inputs={index: torch.arange(n) * 7 % 45})
 
 
 @case

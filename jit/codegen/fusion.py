@@ -19,7 +19,7 @@ import torch
 
 from .. import devices
 from ..graph import windows
-from ..graph.prim_info import OF_A_PRODUCT, STORED
+from ..graph.prim_info import BESIDE_ROWS, OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
@@ -178,18 +178,33 @@ def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
 
     for n in graph.nodes:
         if (len(trees.users[n]) < 2 or n in trees.inlined or n in trees.wanted or info(n.op).kind != "pointwise"
-            or trees.cost[n] > devices.backend(n.type.device).cheap_without_reads):
+            or trees.cost[n] > devices.backend(n.type.device).cheap_beside_reads):
             continue
-        big = [l for l in trees.leaves[n] if trees.numel[l] * 4 > trees.numel[n]]
-        if len(big) > 1:
+        parts, leaves = _only_for(n, trees)
+        big = [l for l in leaves if trees.numel[l] * 4 > trees.numel[n]]
+        if len(big) > 1 and sum(trees.cost[p] for p in parts) <= devices.backend(n.type.device).cheap_beside_reads:
             readers = _roots_that_read(n, trees)
             if all(info(r.op).kind in ("pointwise", "reduction") for r in readers):
                 kernels: dict = {}  # reductions over the same dimensions of it are one
                 for r in map(root, readers):
                     kernels.setdefault((r.domain, r.reduced) if r.reduced else r, []).append(r)
-                if all(_reads_anyway(k, root(n), big) for k in kernels.values()):
-                    found.add(n)
+                whole = Root(n, 0)
+                _collect(whole, trees.inlined | parts)
+                if all(_reads_anyway(k, whole, big) for k in kernels.values()):
+                    found |= parts
     return found
+
+
+def _only_for(n: Node, trees: _Trees) -> tuple[set[Node], set[Node]]:
+    """``n`` with the pointwise values that nothing but it reads, and what all of these are made of."""
+    parts, leaves = {n}, set(trees.leaves[n])
+    while True:
+        more = [l for l in leaves if info(l.op).kind == "pointwise" and l not in trees.wanted
+                and parts.issuperset(_roots_that_read(l, trees))]
+        if not more:
+            return parts, leaves
+        parts.update(more)
+        leaves = {l for p in parts for l in trees.leaves[p]} - parts
 
 
 def _roots_that_read(n: Node, trees: _Trees) -> list[Node]:
@@ -214,13 +229,17 @@ def _reads_anyway(readers: list[Root], n: Root, big: list[Node]) -> bool:
     missing = 0
     for l in big:
         own = {None if a is None else tuple(d if d == FIXED else at[d] for d in a) for a in n.reads[l]}
+        if own == {None} and n.through.get(l):
+            views = {(v, tuple(d if d == FIXED else at[d] for d in a)) for v, a in n.through[l]}
+            missing += not any(views <= r.through.get(l, set()) for r in readers)
+            continue
         missing += None in own or not any(own <= r.reads.get(l, set()) for r in readers)
     return missing <= 1
 
 
 def _collect(root: Root, inlined: set[Node]) -> None:
-    """Fill ``root.reads`` by walking its tree with alignments, and ``root.size``."""
-    reads, seen = {}, set()
+    """Fill ``root.reads`` and ``root.through`` by walking its tree with alignments, and ``root.size``."""
+    reads, through, seen = {}, {}, set()
     identity = tuple(FIXED if is_one(s) else d for d, s in enumerate(root.domain))
     if root.node.op in ROWS and root.part is None:
         stack = [(root.node.inputs[0], identity)]
@@ -228,21 +247,28 @@ def _collect(root: Root, inlined: set[Node]) -> None:
         stack = [(root.source, identity)]
     else:
         stack = _operands(root.node, identity)
+    stack = [(n, a, None) for n, a in stack]  # with the view of several dimensions as one through which it is read
     while stack:
-        node, align = stack.pop()
+        node, align, view = stack.pop()
         if (node, align) in seen:
             continue
         seen.add((node, align))
         if node.op in VIEWS:
             if node.op == "as_strided":
                 reads.setdefault(base_of(node), set()).add(None)
-            else:
-                stack.append((node.inputs[0], indexing.view_alignment(node, align)))
+                continue
+            inner = indexing.view_alignment(node, align)
+            merges = (node.op == "reshape" and inner is not None and LOOSE in inner and LOOSE not in align
+                      and all(type(s) is int for s in (*node.type.shape, *node.type.strides)))
+            view = ((node.type.shape, node.type.strides), align) if merges else None
+            stack.append((node.inputs[0], inner, view))
         elif node in inlined:
-            stack.extend(_operands(node, align))
+            stack.extend((i, a, view if a == align else None) for i, a in _operands(node, align))
         else:
             reads.setdefault(node, set()).add(None if align is not None and LOOSE in align else align)
-    root.reads, root.size = reads, len(seen)
+            if view is not None:
+                through.setdefault(node, set()).add(view)
+    root.reads, root.through, root.size = reads, through, len(seen)
 
 
 def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tuple[int, ...] | None]]:
@@ -283,12 +309,12 @@ def inner_dim(root: Root) -> Optional[int]:
     """The domain dimension along which the largest tensor that the root reads lies contiguous."""
     best, size = None, -1
     for node, aligns in root.reads.items():
-        for align in aligns:
-            if align is None or node.several:
-                continue
+        views = [(node.type.strides, a) for a in aligns if a is not None and not node.several]
+        views += [(strides, a) for (_, strides), a in root.through.get(node, ())]
+        for strides, align in views:
             n = numel_hint(node.type.shape)
             if n > size:
-                found = [(size_hint(s), d) for s, d in zip(node.type.strides, align) if d != FIXED]
+                found = [(size_hint(s), d) for s, d in zip(strides, align) if d != FIXED]
                 if found:
                     best, size = min(found)[1], n
     if best is None:
@@ -500,11 +526,13 @@ class _Fuser:
         for g in self.groups.values():
             for m in g.members:
                 for node, aligns in m.reads.items():
-                    if None in aligns or len(aligns) != 1 or (node in self.roots and self.roots[node][0].group is g):
+                    if node.several or node in self.roots and self.roots[node][0].group is g:
                         continue
-                    (align,) = aligns
-                    if not node.several and any(a != FIXED for a in align):
-                        readers.setdefault(node, []).append((m, align))
+                    views = {(None, a) for a in aligns} if None not in aligns else m.through.get(node, ())
+                    if len(views) == 1:
+                        ((view, align),) = views
+                        if any(a != FIXED for a in align):
+                            readers.setdefault((node, view), []).append((m, align))
         for (first, first_align), *others in readers.values():
             for m, align in others:
                 g, other = first.group, m.group
@@ -524,12 +552,17 @@ class _Fuser:
                 for node in g.reads:
                     reading.setdefault(node, []).append(g)
         for b in list(self.groups.values()):
-            if not isinstance(b, Group) or b.split != "columns" or any(
+            if not isinstance(b, Group) or b.split != "columns" and not self._sums_batches(b) or any(
                     m.needs_row and (m.node.op != "sum" or m.node.type.dtype not in SUMMED) for m in b.members):
                 continue
             for a in {id(a): a for node in b.reads for a in reading.get(node, ())}.values():
                 if self._take_along(a, b):
                     break
+
+    @staticmethod
+    def _sums_batches(b: Group) -> bool:
+        """Whether a group was made to add up over a batch what rows beside it read (``by_rows``)."""
+        return bool(b.reduced) and all(BESIDE_ROWS in m.node.attrs for m in b.members if m.needs_row)
 
     def _take_along(self, a: Group, b: Group) -> bool:
         """Let the kernel of ``a``, which reduces rows, take the sums over columns of ``b`` along, where it can."""
@@ -553,17 +586,23 @@ class _Fuser:
         if (a.device != b.device or len(a.dims) != len(b.dims) or len(a.members) + len(b.members) > MAX_MEMBERS
             or len(a.reads | b.reads) > MAX_READS or not all(type(a.dims[d]) is int for d in a.reduced)):
             return None
+        batches = self._sums_batches(b)
         for m in b.members:
             for node, aligns in m.reads.items():
                 for n in a.members:
                     if node in n.reads and len(aligns) == len(n.reads[node]) == 1:
                         (ours,), (theirs,) = aligns, n.reads[node]
+                        if ours is theirs is None and len(m.through.get(node, ())) == len(n.through.get(node, ())) == 1:
+                            ((view, ours),), ((other, theirs),) = m.through[node], n.through[node]
+                            theirs = theirs if view == other else None
                         if ours is None or theirs is None:
                             continue
                         mapping = {m.place[d]: n.place[e] for d, e in zip(ours, theirs) if d != FIXED and e != FIXED}
+                        summed = {mapping[d] for d in b.reduced if d in mapping}
+                        rows = set(range(len(a.dims))) - a.reduced
                         if (len(mapping) == len(b.dims) == len(set(mapping.values()))
                             and all(same(b.dims[x], a.dims[y]) for x, y in mapping.items())
-                            and {mapping[d] for d in b.reduced} == set(range(len(a.dims))) - a.reduced):
+                            and (summed < rows if batches else summed == rows)):
                             return mapping
         return None
 

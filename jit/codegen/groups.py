@@ -27,11 +27,12 @@ class Root:
 
     ``source`` is evaluated at every point of ``domain`` (a shape); ``reduced`` are the domain's dimensions that it
     reduces or scans. ``node`` is the graph node that it (or, for one operand of a concatenation, a part of it)
-    materialises. ``reads`` maps each base value outside the tree to its alignments in the domain. ``place`` maps domain
-    dimensions to group dimensions.
+    materialises. ``reads`` maps each base value outside the tree to its alignments in the domain, and ``through`` to
+    the shapes and strides of views, with their alignments, where a dimension of it is several of the domain. ``place``
+    maps domain dimensions to group dimensions.
     """
 
-    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads", "kept",
+    __slots__ = ("node", "source", "domain", "reduced", "out_align", "reads", "through", "kept",
                  "size", "position", "group", "place", "after", "part", "strides", "offset")
 
     def __init__(self, node: Node, position: int, part: int | None = None) -> None:

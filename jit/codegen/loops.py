@@ -444,8 +444,9 @@ class Total(Effect):
 
 @dataclass(frozen=True)
 class Update(Effect):
-    """``buffer[index] = value`` with "set", or ``+= value`` with "sum", for each iteration, in no order, at places that
-    data may decide and several iterations may share. A sum is atomic; of several values that are set any one stays."""
+    """``buffer[index] = value`` with "set", ``+= value`` with "sum", or the larger or smaller of both with "max" and
+    "min", of integers, for each iteration, in no order, at places that data may decide and several iterations may
+    share. All but "set" are atomic; of several values that are set any one stays."""
 
     buffer: str
     index: "dims.IntExpr"
@@ -461,7 +462,9 @@ class Update(Effect):
 
     def verify(self, need: Callable, kernel: Kernel, dtype: dict) -> None:
         _access(self, need, kernel, dtype, "out", "inout")
-        need(self.op in ("set", "sum") and not kernel.raxes, "an update sets or adds, in a kernel without reductions")
+        extreme = self.op in ("max", "min") and dtype[self.value] in (torch.int32, torch.int64)
+        need(self.op in ("set", "sum") or extreme, "an update sets or adds, or takes the larger or smaller integer")
+        need(not kernel.raxes, "an update is in a kernel without reductions")
         need(dtype[self.value] is kernel.buffer_of[self.buffer].dtype, f"the value put to {self.buffer} has its dtype")
 
 

@@ -99,7 +99,13 @@ class Emitter:
         order = parallel_order(group)
         extent = dims.product([group.dims[d] for d in cut])
         self.chunk, self.cut_extent = chunk, extent
-        if self.stage == 1 or self.by_rows:
+        if self.by_rows:  # a chunk of rows for each place along the other dimensions
+            others = [d for d in order if d not in cut]
+            rest = self.b.axis(dims.ceil_div(extent, chunk) * dims.product([group.dims[d] for d in others]))
+            for d in reversed(others):
+                rest, self.sym[d] = rest // group.dims[d], rest % group.dims[d]
+            self.chunk_sym = rest
+        elif self.stage == 1:
             self.chunk_sym = self.b.axis(dims.ceil_div(extent, chunk))
         for d in order:
             if not self.by_rows:
@@ -752,7 +758,9 @@ def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[N
     cut = tuple(sorted(columns.reduced))
     rows = dims.product([group.dims[d] for d in cut])
     count = indexing.size_hint(rows)
-    chunk = max(-(-count // devices.backend(group.device).walkers()), 1)
+    kept = [d for k, d in enumerate(group.dims) if k not in columns.reduced]
+    around = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in columns.reduced | group.reduced])
+    chunk = max(-(-count * around // devices.backend(group.device).walkers()), 1)
     if type(rows) is int:  # no chunk that is not full, where there is such a length
         chunk = next((k for k in range(chunk, min(2 * chunk, count) + 1) if count % k == 0), chunk)
     chunks = dims.ceil_div(rows, chunk)
@@ -767,7 +775,7 @@ def _with_columns(group: Group, columns: Group, places: Callable, stored: dict[N
             value = first.b.cast(first.value(m.node.inputs[0], first.at(m), first.tail), dtype)
             if first.tail is not None:
                 value = first.compute("where", first.tail, value, first.constant(0, dtype), dtype=dtype)
-            partials[(m.node, "partial")] = (dtype, dims.product([group.dims[d] for d in group.reduced]) * chunks)
+            partials[(m.node, "partial")] = (dtype, dims.product(kept) * chunks)
             first.b.total(first.buffer((m.node, "partial"), dtype, True), first.partial_index(m.node, columns), value)
     for m in columns.members:
         if m.needs_row or not any(p in columns.reduced for p in m.out_place()):

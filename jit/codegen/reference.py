@@ -227,7 +227,11 @@ class _Run:
         shape = torch.broadcast_shapes(self.extents, value.shape)
         mask = torch.ones(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
         self.checked(s.buffer, index.expand(shape), mask)
-        self.buffers[s.buffer].index_put_((index.expand(shape)[mask],), value.expand(shape)[mask], s.op == "sum")
+        target, at, values = self.buffers[s.buffer], index.expand(shape)[mask], value.expand(shape)[mask]
+        if s.op in ("max", "min"):
+            target.scatter_reduce_(0, at, values, f"a{s.op}")
+        else:
+            target.index_put_((at,), values, s.op == "sum")
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ as any pointwise kernel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # In the place of the name of a condition that holds, and of one that does not.
 _ALWAYS, _NEVER = "always", "never"
 LONGEST_BODY = 80  # statements of a kernel with neighbouring results written out
-MOST_NEIGHBOURS = 8  # of them
+NEIGHBOURS = tuple(range(2, 9))  # how many of them
 WRITTEN_OUT = frozenset((loops.Load, loops.Const, loops.IndexValue, loops.Compute, loops.Store))
 
 
@@ -42,12 +42,13 @@ def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     if any(not s.reduces and not s.effect and s.dst in kernel.element_values
            and any(kernel.definition[o].reduces for o in s.operands) for s in kernel.body):
         return None
-    return without_ones(_Unrolling(kernel, tiles).run())
+    return without_ones(Unrolling(kernel, tiles).run())
 
 
-def neighbours_written_out(kernel: Kernel) -> Kernel:
+def neighbours_written_out(kernel: Kernel, counts: Collection[int] = NEIGHBOURS,
+                           axes: Sequence[Axis] | None = None) -> Kernel:
     """The kernel with a few neighbouring results for each point along an axis that its indices walk in periods of so
-    few iterations.
+    few iterations. ``counts`` says how many there may be, ``axes`` along which ones (None: any).
 
     What is read at ``i // 2`` and chosen by ``i % 2``, as the halves of bytes are, or pairs put side by side, costs a
     division and a load with a position of its own for every result. Of two results that are written out, each knows
@@ -55,9 +56,9 @@ def neighbours_written_out(kernel: Kernel) -> Kernel:
     """
     if kernel.raxes or not all(type(s) in WRITTEN_OUT and s.symbols.isdisjoint(kernel.definition) for s in kernel.body):
         return kernel
-    for axis in kernel.axes:
+    for axis in kernel.axes if axes is None else axes:
         n = period(kernel, axis)
-        if n is not None and n <= MOST_NEIGHBOURS and n * len(kernel.body) <= LONGEST_BODY:
+        if n in counts and n * len(kernel.body) <= LONGEST_BODY:
             kernel = unrolled(kernel, {axis.name: n}) or kernel
     return kernel
 
@@ -72,7 +73,7 @@ def several_results(kernel: Kernel, axis: str, count: int) -> Kernel | None:
         return None
     if any(b.role == "inout" for b in kernel.buffers):
         return None
-    return without_ones(_Unrolling(kernel, {axis: count}).run())
+    return without_ones(Unrolling(kernel, {axis: count}).run())
 
 
 def _has_one_place(kernel: Kernel) -> bool:
@@ -80,12 +81,15 @@ def _has_one_place(kernel: Kernel) -> bool:
     return any(s.limit is not None and type(s.limit) is int and s.limit <= 1 for s in kernel.body)
 
 
-class _Unrolling:
+class Unrolling:
+    """Writes a kernel again with several places for each point, of which each knows what its comparisons say."""
+
     def __init__(self, kernel: Kernel, tiles: Mapping[str, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
         self.b = loops.KernelBuilder(kernel.device)
         for buffer in kernel.buffers:
             self.b.buffer(buffer.dtype, buffer.role, buffer.name)
+            self.b.buffers[-1] = buffer
         self.index_of: dict = {}  # value -> the expression that it is
         self.checked: dict = {}  # value, extent -> the bounded value
 
@@ -103,10 +107,14 @@ class _Unrolling:
                     names[s.dst] = self.row(s, values, names)
                 elif not kernel.is_element(s):
                     self.define(s, values, names)
+        self.write(stores)
+        return b.finish(kernel.name)
+
+    def write(self, stores: list[tuple]) -> None:
+        """Write stores, as their buffer, index, and the names of a value and a condition, after all else."""
         for buffer, index, value, mask in stores:
             if mask != _NEVER:
-                b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
-        return b.finish(kernel.name)
+                self.b.store(buffer, index, self.value(value), None if mask == _ALWAYS else mask)
 
     def first(self, a: Axis) -> IntExpr:
         """Where the tile of a point begins along an axis of the kernel."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 INT32_MAX = 2**31 - 1
 NEGATIVE = -0.75  # of cubic convolutions
+LONGEST_PERIOD = 8  # of distances from the first place that are computed for each of its results
 
 
 class Tap(NamedTuple):
@@ -215,14 +216,23 @@ def _resized(e: Emitter, axis: Resized, o: IntExpr) -> list[Tap]:
     real = Real(e, torch.float64 if axis.wide else torch.float32)
     if how.startswith("smooth"):
         return _smooth(e, real, axis, o)
-    at = _centre(e, real, axis, o, True, how == "linear")
     if axis.first_place is None:
+        at = _centre(e, real, axis, o, True, how == "linear")
         first = real("floor", at)
+        far = real("sub", at, first)
     else:  # with an index expression several results can share what they read
         a, b, c = axis.first_place
         low = (o * a + b) // c
+        if axis.period is not None and axis.period <= LONGEST_PERIOD:  # of several results each may have its constant
+            r = o % axis.period
+            far = real("sub", _centre(e, real, axis, r, True, False), real.of((r * a + b) // c))
+            if how == "linear":
+                before = _less(e, o * a + b, 0)
+                far = far if before is None else real.where(before, real.value(0.0), far)
+        else:
+            first = real.of(dims.Max(low, 0) if how == "linear" else low)
+            far = real("sub", _centre(e, real, axis, o, True, how == "linear"), first)
         low = dims.Max(low, 0) if how == "linear" else low
-        first = real.of(low)
 
     def place(k: int) -> IntExpr:
         if axis.first_place is None:
@@ -230,9 +240,9 @@ def _resized(e: Emitter, axis: Resized, o: IntExpr) -> list[Tap]:
         return nearest(low + k, axis.source)
 
     if how == "linear":
-        right = real("minimum", real("sub", at, first), 1.0)
+        right = real("minimum", far, 1.0)
         return [Tap(place(0), real("sub", 1.0, right)), Tap(place(1), right)]
-    return [Tap(place(k - 1), w) for k, w in enumerate(_cubic(real, real("sub", at, first)))]
+    return [Tap(place(k - 1), w) for k, w in enumerate(_cubic(real, far))]
 
 
 def _near(real: Real, x: str, a: float) -> str:
@@ -365,6 +375,9 @@ def _nested(e: Emitter, real: Real, x: Node, place: tuple, along: list, mask: st
     for tap in along[0]:
         inside = e.both(mask, tap.inside)
         value = _nested(e, real, x, (*place, tap.place), along[1:], inside)
+        if tap.weight is not None and tap.inside is None and total is not None:
+            total = real("fma", tap.weight, value, total)
+            continue
         if tap.weight is not None:
             value = real("mul", tap.weight, value)
         value = real.where(tap.inside, value, 0.0)
@@ -585,8 +598,8 @@ def _sample(e: Emitter, node: Node, index: tuple[IntExpr, ...], mask: str | None
 def _unnormalized(real: Real, c: str, size: IntExpr, align: bool) -> str:
     """From -1 .. 1 to places: -1 and 1 are the first and last place where ``align``, else the outer edges of these."""
     if align:
-        return real("mul", real("div", real("add", c, 1.0), 2.0), real.of(size - 1))
-    return real("div", real("sub", real("mul", real("add", c, 1.0), real.of(size)), 1.0), 2.0)
+        return real("mul", real("mul", real("add", c, 1.0), 0.5), real.of(size - 1))
+    return real("mul", real("sub", real("mul", real("add", c, 1.0), real.of(size)), 1.0), 0.5)
 
 
 def _padded(e: Emitter, real: Real, c: str, size: IntExpr, padding: int, align: bool) -> str:

@@ -77,6 +77,7 @@ class Backend:
 
     cheap_to_broadcast = 0  # cost of a value that is computed for every element it is broadcast to
     cheap_without_reads = 0  # cost of a value that each reader may compute for itself from nothing as large as it is
+    cheap_beside_reads = 0  # the same of one that each reader may compute from tensors that it reads anyway
     largest_update = 0  # elements of the tensors that one kernel updates together with others
     tiles_transposes = False  # kernels without a reduction transpose by tiles, those with one do not
     one_pass_moments = False  # a split sum of squares about the mean reads its tensor once
@@ -95,6 +96,7 @@ class Backend:
     # Kind of window (``graph.windows``) -> up to how many places kernels read for an element, unrolled; all others are
     # the library's. Sums go by the kind of their axes, the rest by what is done with the places.
     window_limits: dict[str, int] = {}
+    places_at_once = 16  # of a window over several dimensions; of more, an axis at a time is read
     least_share = 0  # elements of the shares of an adaptive mean from which they are reduced as rows; 0: never
     joins_launches = False  # several runs of a kernel that need nothing of each other are one launch
     full_vector = 0  # columns times chunks from which loops over few columns fill a vector; 0: no such loops

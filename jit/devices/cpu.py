@@ -67,7 +67,7 @@ class Cpu(Backend):
             times.append(time.perf_counter() - start)
         return min(times)
 
-    cheap_to_broadcast, cheap_without_reads = 2, 6
+    cheap_to_broadcast, cheap_without_reads, cheap_beside_reads = 2, 6, 6
     largest_update = 1 << 12
     tiles_transposes = True
     wide_partials = True

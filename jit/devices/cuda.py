@@ -128,10 +128,12 @@ class Cuda(Backend):
         # Found to differ from the library's gradient of avg_pool2d with count_include_pad=False.
         "back, channels last": 0}
 
+    places_at_once = 64  # neighbouring results share what they read, and memory takes longer than what they compute
+
     least_share = 17
 
     # Another launch costs more than the arithmetic.
-    cheap_to_broadcast, cheap_without_reads = 8, 24
+    cheap_to_broadcast, cheap_without_reads, cheap_beside_reads = 8, 24, 60
     largest_update = 0
     one_pass_moments = cuts_several = cuts_what_waits = adds_columns_beside_rows = True
     refines_views = sums_by_rows = repeats_behind_rows = True

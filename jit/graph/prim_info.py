@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OF_A_PRODUCT = "of_a_product"
 # Nodes that are to lie in memory, where fusing would compute them again for each reader.
 STORED = "stored"
+# Sums over a batch of what the rows of another reduction read, for kernels that reduce these to take along.
+BESIDE_ROWS = "beside_rows"
 
 
 class Cost(NamedTuple):

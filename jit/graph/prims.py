@@ -424,29 +424,40 @@ def _index(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtyp
     return x.replace(shape=shape, strides=layout.iterator_strides(shape, [source, *spread]))
 
 
+_EXTREMES = {"max": "amax", "min": "amin"}
+
+
 def _put_text(n: Node, a: list[str]) -> str:
+    if n.attrs["combine"] in _EXTREMES:
+        return f"torch.index_reduce({a[0]}, {n.attrs['dims'][0]}, {a[2]}, {a[1]}, '{_EXTREMES[n.attrs['combine']]}')"
     lead = "None, " * n.attrs["dims"][0]
     return f"torch.ops.aten.index_put({a[0]}, [{lead}{', '.join(a[2:])}], {a[1]}, {n.attrs['combine'] == 'sum'})"
 
 
 def _put_library(n: Node, a: tuple) -> tuple[str, str, tuple]:
+    if n.attrs["combine"] in _EXTREMES:
+        return "aten::index_reduce", "", (a[0], n.attrs["dims"][0], a[2], a[1], _EXTREMES[n.attrs["combine"]])
     return "aten::index_put", "", (a[0], (None,) * n.attrs["dims"][0] + tuple(a[2:]), a[1], n.attrs["combine"] == "sum")
 
 
 @prim("put", "scatter", _put_text, _put_library, checks=True, rounds=True, cost=LOOKUP, saves=NOTHING)
 def _put(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """``x, values, *index tensors``: x with the values put to, or added at, (``combine``: "set" or "sum") the elements
-    that ``index`` would read."""
+    that ``index`` would read; or the larger or smaller of both ("max", "min"), of integers at one index tensor."""
     return types[0].replace(strides=layout.preserved_strides(types[0]))
 
 
 def _scatter_text(n: Node, a: list[str]) -> str:
+    if n.attrs["combine"] in _EXTREMES:
+        return f"torch.scatter_reduce({a[0]}, {n.attrs['dim']}, {a[2]}, {a[1]}, '{_EXTREMES[n.attrs['combine']]}')"
     name = "scatter_add" if n.attrs["combine"] == "sum" else "scatter"
     return f"torch.{name}({a[0]}, {n.attrs['dim']}, {a[2]}, {a[1]})"
 
 
 def _scatter_library(n: Node, a: tuple) -> tuple[str, str, tuple]:
     given = (a[0], n.attrs["dim"], a[2], a[1])
+    if n.attrs["combine"] in _EXTREMES:
+        return "aten::scatter_reduce", "two", (*given, _EXTREMES[n.attrs["combine"]])
     return ("aten::scatter_add", "", given) if n.attrs["combine"] == "sum" else ("aten::scatter", "src", given)
 
 

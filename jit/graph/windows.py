@@ -246,6 +246,20 @@ class Resized(Axis, kind="resized"):
         right = found <= first if self.how.startswith("smooth") else found == first
         return (a, b, c) if bool(right.all()) else None
 
+    @functools.cached_property
+    def period(self) -> int | None:
+        """After how many results of a linear or cubic one the distances from the first place that is read repeat to the
+        last bit, edges aside; None where they do not."""
+        if self.first_place is None or self.how not in ("linear", "cubic") or self.wide:
+            return None
+        a, b, c = self.first_place
+        n = c // math.gcd(a, c)
+        o = torch.arange(self.size, device="cpu")
+        at, step = o.float(), torch.tensor(self.step, device="cpu")
+        at = at * step if self.align else (at + 0.5) * step - 0.5
+        far = at - (o * a + b).div(c, rounding_mode="floor")
+        return n if n < self.size and torch.equal(far, far[o % n]) else None
+
     @property
     def _first(self) -> torch.Tensor:
         """The first place of each result, as eager computes it."""
@@ -387,6 +401,7 @@ def _window(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dty
     return TensorType(shape, strides, dtype or t.dtype, t.device)
 
 
+ONCE = {"position"}  # which are smaller than what is read to find them, and found where the largest is
 IN_STEP = {"position"}  # of which the second operand is read at the element's own place
 
 

@@ -4,7 +4,8 @@ values may be approximate."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
@@ -15,10 +16,12 @@ from ..indexing import size_hint
 
 if TYPE_CHECKING:
     from ...graph.dims import Dim, IntExpr
-    from ..loops import Statement
+    from ..loops import Kernel, Load, Statement, Store
 
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
+NEIGHBOURS = (2, 4, 8)  # how many accesses, or results, that lie interleaved are one vector: they are halved
+MOST_PLACES = 512  # of which it is counted on chip how often data decide for each
 
 
 class Schedule:
@@ -241,3 +244,65 @@ def summed_exponentials(kernel: loops.Kernel) -> frozenset:
             if top.reduces and top.op == "max" and top.arg == sub.args[0]:
                 found.add(s.dst)
     return frozenset(found)
+
+
+def counted(kernel: Kernel) -> Optional[loops.Update]:
+    """The statement with which a kernel counts, where that is all that it does: it adds one number at a place that data
+    decide, of a few. None for other kernels."""
+    effects = [s for s in kernel.body if s.effect and s.limit is None]
+    if kernel.raxes or not kernel.axes or len(effects) != 1 or not isinstance(effects[0], loops.Update):
+        return None
+    (s,) = effects
+    number, place = kernel.definition[s.value].constant, kernel.definition.get(next(iter(s.symbols), ""))
+    if s.op != "sum" or type(number) is not int or s.mask is not None or len(s.symbols) != 1 or place is None:
+        return None
+    step = dims.coefficient(s.index, place.dst)
+    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES
+    return s if few and type(step) is int and step == 1 else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Accesses of one buffer at ``rest + step * x + k``, for each ``k`` from 0 on, as many as ``step`` is, or, where
+    the order of an axis is turned around, ``-step``. ``first`` and ``last``: the positions of those that come first
+    and last in the kernel's body."""
+
+    members: tuple[Load, ...] | tuple[Store, ...]
+    first: int
+    last: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+
+def interleaved(kernel: Kernel, axis: str) -> list[Group]:
+    """The accesses of a kernel that are interleaved along an axis."""
+    alike: dict = {}
+    for i, s in enumerate(kernel.body):
+        if s.accessed and s.mask is None and axis in s.symbols:
+            step = dims.coefficient(s.index, axis)
+            if type(step) is int and abs(step) in NEIGHBOURS:
+                key = (bool(s.stored), s.accessed, loops.index_key(s.index - s.index.const), step)
+                alike.setdefault(key, {}).setdefault(s.index.const, (i, s))
+    found = []
+    for (stored, buffer, _, step), places in alike.items():
+        count = abs(step)
+        for start in sorted(places):
+            run = [places.get(start + k) for k in range(count)]
+            if None in run:
+                continue
+            at = [i for i, _ in run]
+            if _together(kernel, buffer, stored, min(at)):
+                found.append(Group(tuple(s for _, s in run), min(at), max(at), step))
+                for k in range(count):
+                    del places[start + k]
+    return found
+
+
+def _together(kernel: Kernel, buffer: str, stored: bool, first: int) -> bool:
+    """Whether accesses of a buffer may be done at once: reads where the first of them is, writes where the last is."""
+    if not stored:
+        return kernel.buffer_of[buffer].role == "in"
+    return not any(s.loaded == buffer for s in kernel.body[first:])

@@ -25,6 +25,7 @@ from ...graph import dims
 from .. import loops
 from ..absolute import absolute_values
 from ..approximate import fast_values
+from ..comparisons import below_zero
 from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
 from . import halves  # noqa: F401  (it says which functions are cheaper for halves)
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ..loops import Bounded, Check, Clamped, Compute, Const, IndexValue, Load, Reduce, Scan, Statement, Store
     from .heuristics import Config
 
+_UPDATES = {"sum": "add", "max": "max", "min": "min"}
 _COMBINE = {
     "max": "tl.maximum(a, b{nan})",
     "min": "tl.minimum(a, b{nan})",
@@ -281,7 +283,7 @@ class Emitter:
                 self.line(f"{n}_rest = {rest}")
                 self.line(f"{n}_outer = {n}_rest // {count}")
                 place, rest = f"({n}_rest % {count})", f"{n}_outer"
-            self.line(f"{n} = {place}" + ("" if self.block[n] == 1 else f" * {self.block[n]} + {self._arange(n)}"))
+            self.place(n, place)
             if n in self.masked:
                 self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
         if self.row_start is not None:
@@ -290,6 +292,11 @@ class Emitter:
             self.line("shift = row_start - row_begin")
         if "r" in self.extents and not self.config.looped:
             self.r_positions(self._arange("r") + (".to(tl.int64)" if "r" in self.wide else ""))
+
+    def place(self, name: str, text: str) -> None:
+        """The positions along a parallel dimension; ``text`` is the number of the block."""
+        self.line(f"{name} = {text}"
+                  + ("" if self.block[name] == 1 else f" * {self.block[name]} + {self._arange(name)}"))
 
     def r_positions(self, text: str) -> None:
         """``r`` and its mask. In a shifted row, ``r_at`` counts from the last aligned address before the row,
@@ -315,14 +322,16 @@ class Emitter:
 
     def _arange(self, name: str) -> str:
         """The positions inside a block, shaped for broadcasting."""
-        def along(n: str, text: str) -> str:
-            return (text if len(self.order) == 1
-                    else f"{text}[{', '.join(':' if k == n else 'None' for k in self.order)}]")
-
-        text = along(name, f"tl.arange(0, {self.length[name]})")
+        text = self.arange_of(name, self.length[name])
         if name == "r" and self.config.parts > 1:
-            text = f"{along('part', f'tl.arange(0, {self.config.parts})')} * {self.length['r']} + {text}"
+            text = f"{self.arange_of('part', self.config.parts)} * {self.length['r']} + {text}"
         return text
+
+    def arange_of(self, name: str, length: int) -> str:
+        """So many numbers from 0 on, along a dimension."""
+        text = f"tl.arange(0, {length})"
+        return (text if len(self.order) == 1
+                else f"{text}[{', '.join(':' if k == name else 'None' for k in self.order)}]")
 
     def text(self, e: IntExpr) -> str:
         """An index expression as Triton text, in brackets where it is a sum or product."""
@@ -395,12 +404,21 @@ class Emitter:
         mask = "r_near" if shifted else self.mask(along, s.mask)
         text = self.address(s.buffer, s.index, shifted) + self._spread_over_mask(s)
         dtype = self.kernel.buffer_of[s.buffer].dtype
+        if self._too_few(along, dtype):
+            text = f"tl.broadcast_to({text}, {self.shape})"
         if mask:
             text += f", mask={mask}"
             if s.mask is not None:
                 other = types.constant if dtype is torch.float64 else types.literal
                 text += f", other={other(s.other, dtype)}"
         self.assign(s.dst, f"tl.load({text}{self.eviction(s)})")
+
+    def _too_few(self, along: frozenset, dtype: torch.dtype) -> bool:
+        """Whether what is read along a row, for all rows of a block, is less than a vector for each thread. Triton
+        would lay it out otherwise than the rows, and carry these over through shared memory, so that it is read for
+        each row."""
+        return (self.order == ["x", "r"] and along & {"x", "r"} == {"r"} and not self.config.looped
+                and self.length["r"] * dtype.itemsize < 16 * 32 * self.config.warps)
 
     def _spread_over_mask(self, s: Load | Store) -> str:
         """What to add to a pointer so that it has all the dimensions of its mask."""
@@ -460,8 +478,34 @@ class Emitter:
         self.names = saved
         return text
 
+    def _compared(self, s: Compute) -> str | None:
+        """The comparison of an index with a number, as ``<`` or ``>=`` of the index: of these Triton sees that they
+        hold for all elements of a vector or for none, and takes what is under such a condition as vectors. None for
+        others."""
+        order = below_zero(s.op) if len(s.args) == 2 else None
+        if order is None:
+            return None
+        e = [self._index_of(self.kernel.definition[n]) for n in s.args]
+        if None in e or {type(v) is int for v in e} != {True, False}:
+            return None
+        index, number = (s.args[0], e[1]) if type(e[1]) is int else (s.args[1], e[0])
+        below = (order[0] > 0) == (index is s.args[0])
+        number += -order[1] if below else order[1] + 1
+        return f"{self.names[index]} {'<' if below else '>='} {number}"
+
+    @staticmethod
+    def _index_of(s: Statement) -> IntExpr | None:
+        """The index, or the whole number, that a value is; None of others."""
+        if s.constant is not None:
+            return s.constant if type(s.constant) is int else None
+        return None if s.prim or s.accessed or s.combine or s.limit is not None else s.expression
+
     @statements(loops.Compute)
     def compute(self, s: Compute) -> None:
+        text = self._compared(s)
+        if text is not None:
+            self.assign(s.dst, text)
+            return
         dtypes = self.kernel.dtypes
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
         context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
@@ -494,7 +538,7 @@ class Emitter:
             address, value = (f"tl.broadcast_to({text}, {self.shape})" for text in (address, value))
         masked = f", mask={mask}" if mask else ""
         self.line(f"tl.store({address}, {value}{masked})" if s.op == "set"
-                  else f'tl.atomic_add({address}, {value}{masked}, sem="relaxed")')
+                  else f'tl.atomic_{_UPDATES[s.op]}({address}, {value}{masked}, sem="relaxed")')
 
     @statements(loops.Check)
     def check(self, s: Check) -> None:
@@ -632,6 +676,11 @@ def _bound(e: IntExpr) -> int | None:
 
 def _fits(reach: int | None) -> bool:
     return reach is not None and reach <= INT32_MAX
+
+
+def bound_fits(e: IntExpr) -> bool:
+    """Whether an expression is known to stay inside 32 bits."""
+    return _fits(_bound(e))
 
 
 _SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}

@@ -126,6 +126,9 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
     if arithmetic(tiling.kernel) > 24:  # two vectors per thread, so that their arithmetic interleaves
         per_thread *= 2
     per_thread = 2 if singly else per_thread
+    count = _side_by_side(tiling)
+    if count > 1:
+        per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1
     warps = 4
     block = warps * arch.lanes * per_thread
     while warps > 1 and block > 128 and n // block < arch.processors:  # a small problem: more programs
@@ -133,6 +136,12 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
         if block < warps * arch.lanes:
             warps //= 2
     return Config(x=max(min(block, next_power_of_two(n)), 1), warps=warps, singly=singly)
+
+
+def _side_by_side(tiling: Tiling) -> int:
+    """The most elements that are read, or written, at once for a point, side by side. A thread has one vector of them:
+    with more, what it reads beside them would be laid out otherwise, and go through shared memory."""
+    return max((g.count for g in analysis.interleaved(tiling.kernel, "@x")), default=1)
 
 
 def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
@@ -147,6 +156,11 @@ def tiles(tiling: Tiling, arch: devices.Architecture) -> Config:
 def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Pieces of rows: as ``flat``, without a division per element."""
     nx, ny = size_hint(tiling.extent("x")), size_hint(tiling.extent("y"))
+    count = _side_by_side(tiling)
+    if count > 1:
+        points = 4 * arch.lanes * (_clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1)
+        x = min(points, next_power_of_two(nx))
+        return Config(x=x, y=min(points // x, next_power_of_two(ny)), warps=4)
     if nx >= LONG_ROW and ny >= 4096 and _smallest_access(tiling.kernel) <= 2:  # two rows share what is read once
         return Config(x=1024, y=2, warps=2)
     if nx >= LONG_ROW:  # what is computed once per row takes a while to arrive
@@ -247,7 +261,8 @@ def _long_rows(kernel: Kernel, width: int, n_rows: int, evict: bool, arch: devic
             r, warps, stages = (8192, 4, 3) if n_rows < 2 * arch.processors else (8192, 8, 1)
             evict = evict or stages == 1
     elif schedule.count == 1 and _works_hard(kernel):
-        r, warps, pieces = 2048, 8, False
+        warps = _clamp(_power_of_two_below(48 * arch.processors // max(n_rows, 1)), 8, 32)  # few rows: more at a time
+        r, pieces = 256 * warps, False
     elif schedule.count == 1 and block == 16384 and evict:
         r, warps, pieces = 4096, 16, False
     elif schedule.count == 1:
@@ -361,6 +376,11 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=_clamp(x * block // (arch.lanes * (16 if x == 1 else 32)), 1, 16), stages=3)
 
 
+def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Points that are gone through while counting; at least one for each thread."""
+    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 4096), warps=4)
+
+
 def whole_rows(tiling: Tiling, config: Config) -> Config:
     """A configuration with what kernels with totals need: rows that are held."""
     return replace(config, y=1, r=next_power_of_two(max(size_hint(tiling.extent("r")), 2)), looped=False, parts=1,
@@ -402,5 +422,13 @@ def shared(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, y=y, warps=_clamp(x * y // 256, 1, 4))
 
 
-_CHOOSERS = {"flat": flat, "shared": shared, "tile": tiles, "strip": strips, "inner": rows, "outer": columns,
-             "totals": totals, "thin": thin}
+def vectors(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """A point for each thread, which has several results."""
+    n, warps = size_hint(tiling.extent("x")), 4
+    while warps > 1 and n < warps * arch.lanes * arch.processors:
+        warps //= 2
+    return Config(x=min(warps * arch.lanes, max(next_power_of_two(n), 2)), warps=warps)
+
+
+_CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows,
+             "outer": columns, "totals": totals, "counts": counts, "thin": thin}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,11 +23,13 @@ import torch
 
 from ...graph import dims
 from ...graph.prims import info
-from .. import loops, nest, unrolling
+from .. import loops, nest, parts, unrolling
 from ..indexing import size_hint
+from . import analysis, neighbours
+from .analysis import NEIGHBOURS
 
 if TYPE_CHECKING:
-    from ...graph.dims import Dim, IntExpr
+    from ...graph.dims import Atom, Dim, IntExpr
     from ..loops import Axis, Kernel, Load, Statement, Store
 
 INT32_MAX = 2**31 - 1
@@ -36,10 +39,13 @@ LONG_ROW = 4096
 ROW = ("t", "s", "r")  # the dimensions of a row, outermost first
 MOST_VECTORS = 16
 SHORTEST_VECTOR = 4  # elements that are worth reading as one
+SHORTEST_ROW = 64  # elements for which a row's place is worth finding on its own
+MANY_DIVISIONS = 3  # for each element, which cost more than to read it
 SHORT_ROW = 32  # places that data decide, the most whose sum is written out
 # Results for each point that share what they read, the share of reads from which that pays, and how long a kernel's
 # body may be for it.
 RESULTS, LEAST_SHARED, MOST_STATEMENTS = (2, 3, 4, 5), 0.8, 300
+LONGEST_BODY = 900  # of a kernel with several results for a point
 
 
 def simplify(kernel: loops.Kernel) -> loops.Kernel:
@@ -82,8 +88,9 @@ class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
     "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
-    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "product" (of matrices: y are
-    rows, x columns) or "thin" (see ``thin``)."""
+    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "counts" (x, walked through),
+    "product" (of matrices: y are rows, x columns), "thin" (see ``thin``) or "vectors" (x alone, each of whose points
+    has several results)."""
 
     kernel: loops.Kernel
     kind: str
@@ -119,6 +126,12 @@ def _is_unit(stride: IntExpr) -> bool:
     return type(stride) is int and abs(stride) == 1
 
 
+def _walks(index: IntExpr, name: str, step: int) -> bool:
+    """Whether an index goes on by so many elements along an axis."""
+    found = dims.coefficient(index, name)
+    return type(found) is int and found == step
+
+
 def unit_stride(index: IntExpr, name: str) -> bool:
     """Whether an index goes one by one along an axis."""
     return _is_unit(dims.coefficient(index, name))
@@ -144,8 +157,46 @@ def tile(kernel: loops.Kernel) -> Tiling:
     if any(s.totals for s in kernel.body):
         kernel = nest.joined(kernel, lambda outer, *rest: _join(outer, *rest) if outer.kind == "r" else None)
         return tiling(kernel, "totals", z=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
-    kernel = without_short_rows(simplify(kernel))
-    return thin(kernel) or _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+    if analysis.counted(kernel):
+        kernel = simplify(kernel)
+        return tiling(kernel, "counts", x=kernel.axes)
+    kernel = without_short_rows(simplify(_neighbours(kernel)))
+    if kernel.raxes:
+        found = thin(kernel)
+        if found is not None:
+            return found
+        kernel = _without_shared_rows(kernel)
+    return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+
+
+def _without_shared_rows(kernel: Kernel) -> Kernel:
+    """The kernel with sums over a few places written out, where what each of them reads is read for many results, as
+    distances between all points of two sets do."""
+    rows, every = dims.product(a.extent for a in kernel.raxes), {a.name for a in kernel.axes}
+    if type(rows) is not int or not 0 < rows <= SHORT_ROW // 2 or any(
+            s.loaded and kernel.along(s) >= every for s in kernel.body):
+        return kernel
+    return unrolling.unrolled(kernel, {}) or kernel
+
+
+def _neighbours(kernel: Kernel) -> Kernel:
+    """The kernel with neighbouring results, or those of equal parts of an axis, written out where that saves reads or
+    makes vectors; not where places in a window are counted, see below."""
+    if divides_by_counts(kernel):
+        return kernel
+    for i in range(len(kernel.axes)):
+        if i < len(kernel.axes):
+            made = unrolling.neighbours_written_out(kernel, NEIGHBOURS, kernel.axes[i : i + 1])
+            if made is not kernel and _worthwhile(kernel, made):
+                kernel = made
+    return parts.in_parts(kernel)
+
+
+def _worthwhile(kernel: Kernel, made: Kernel) -> bool:
+    """Whether a kernel with several results for each point reads less, or has vectors where it had none."""
+    points, fewer = (math.prod(size_hint(a.extent) for a in k.axes) for k in (kernel, made))
+    before, after = (sum(bool(s.loaded) for s in k.body) for k in (kernel, made))
+    return after * fewer < before * points or bool(made.axes and analysis.interleaved(made, made.axes[-1].name))
 
 
 def without_short_rows(kernel: Kernel) -> Kernel:
@@ -179,6 +230,32 @@ def shares_reads(kernel: Kernel) -> Kernel:
     return best
 
 
+def _of_neighbours(kernel: Kernel) -> Kernel | None:
+    """The kernel with several results for each point, side by side or of several images, where these share what they
+    read or where they read it, and no other order of the axes is wanted."""
+    if not kernel.axes or _transposed_axis(kernel, kernel.axes[-1]) is not None:
+        return None
+    around = reads_around(kernel, 2)
+    if not around and not _reads_with_gaps(kernel):
+        return None
+    shared = shares_reads(kernel)
+    if neighbours.reads_vectors(shared):
+        return None
+    found = [k for base in (shared, kernel) for k in neighbours.neighbours(base, LONGEST_BODY)]
+    if not found and not around:
+        return None
+    made = min(found, key=neighbours.cost_of_store, default=shared)
+    stores = [sum(bool(s.stored) for s in k.body) for k in (kernel, made)]
+    more = neighbours.images(made, 3 * LONGEST_BODY // 2, stores[1] // stores[0])
+    return None if more is shared else more
+
+
+def _reads_with_gaps(kernel: Kernel) -> bool:
+    """Whether it reads places that sizes alone decide, and that do not go on by a fixed number of elements."""
+    plain, inner = {a.name for a in kernel.axes} | set(kernel.sizes), kernel.axes[-1].name
+    return any(s.loaded and s.symbols <= plain and dims.coefficient(s.index, inner) is None for s in kernel.body)
+
+
 def divides_by_counts(kernel: Kernel) -> bool:
     """Whether it reads several places and divides by how many there are, as means of uneven shares do. These keep the
     plain layout: with shared reads one was found to differ on a GPU, which is not understood yet."""
@@ -188,7 +265,12 @@ def divides_by_counts(kernel: Kernel) -> bool:
 
 
 def _tile_pointwise(kernel: Kernel) -> Tiling:
-    kernel = kernel if divides_by_counts(kernel) else shares_reads(kernel)
+    if not divides_by_counts(kernel):
+        made = _of_neighbours(kernel)
+        if made is not None:
+            return tiling(made, "vectors", x=made.axes)
+        kernel = shares_reads(kernel)
+    kernel = _turned_around(kernel)
     axes = kernel.axes
     if len(axes) < 2:
         return tiling(kernel, "flat", x=axes)
@@ -198,15 +280,85 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         y, x = _runs(kernel, other, inner)
         rest = [a for a in axes if a not in x and a not in y]
         return tiling(kernel, "tile", z=rest, y=y, x=x)
+    short = _interleaved_axis(kernel)
+    if short is not None:
+        kernel = simplify(unrolling.unrolled(kernel, {short.name: short.extent}) or kernel)
+        axes = kernel.axes
+        if len(axes) < 2:
+            return tiling(kernel, "flat", x=axes)
+        inner = axes[-1]
     groups = None if divides_by_counts(kernel) else _shared_work(kernel)
     if groups:
         found = tiling(kernel, "shared", **groups)
         x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
         if x >= 32 and min(x, 1024) * min(y, 32) >= FEWEST_SHARED:
             return found
-    if not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW:
+    flat = tiling(kernel, "flat", x=axes)
+    if (not all(type(a.extent) is int for a in axes) or inner.extent >= LONG_ROW or _finds_rows(kernel, inner)
+        or _makes_rows(inner) and _counts_out_places(flat.kernel)
+        or len(analysis.interleaved(kernel, inner.name)) > len(analysis.interleaved(flat.kernel, "@x"))):
         return tiling(kernel, "strip", y=axes[:-1], x=[inner])
-    return tiling(kernel, "flat", x=axes)
+    return flat
+
+
+def _counts_out_places(kernel: Kernel) -> bool:
+    """Whether a kernel over one range finds, for each element by itself and with several divisions, where it lies: not
+    where the elements of a vector lie side by side."""
+    reads = [s for s in kernel.body if s.loaded and "@x" in s.symbols]
+    apart = [s for s in reads if not _in_vectors(s.index)]
+    return len(apart) * 2 > len(reads) and len({a for s in apart for a in _quotients(s.index)}) >= MANY_DIVISIONS
+
+
+def _quotients(e: IntExpr) -> set:
+    """The quotients and remainders in an expression by numbers that are no powers of two."""
+    if type(e) is int:
+        return set()
+    atoms = {a for mono in e.terms for a in mono if a.kind != "sym"}
+    divided = {a for a in atoms if a.kind in ("//", "%") and not (type(a.b) is int and a.b > 0 and not a.b & a.b - 1)}
+    return divided.union(*(_quotients(v) for a in atoms for v in (a.a, a.b)))
+
+
+def _in_vectors(index: Dim) -> bool:
+    """Whether eight neighbours along ``@x`` lie side by side, from a multiple of eight on."""
+    def whole(e: IntExpr) -> bool:
+        return type(e) is int and e % analysis.VECTOR == 0
+
+    for mono, c in index.terms.items():
+        (atom, *others) = mono
+        along = "@x" in atom.free
+        steps = c == 1 and not others and along and (
+            atom.kind == "sym" or atom.kind == "%" and whole(atom.b) and unit_stride(atom.a, "@x"))
+        if not steps and not (whole(c) and not others and _stays(atom)):
+            return False
+    return whole(index.const)
+
+
+def _stays(atom: Atom) -> bool:
+    """Whether an atom is one number for each eight neighbours along ``@x``."""
+    if "@x" not in atom.free:
+        return True
+    if atom.kind not in ("//", "%"):
+        return False
+    inner = [a for mono in atom.a.terms for a in mono if "@x" in a.free]
+    if all(a.kind != "sym" for a in inner):
+        return all(map(_stays, inner))
+    return atom.kind == "//" and type(atom.b) is int and atom.b % analysis.VECTOR == 0
+
+
+def _makes_rows(inner: Axis) -> bool:
+    """Whether rows are long enough, and of whole vectors, so that they are written as fast as one range."""
+    return inner.extent >= SHORTEST_ROW // 2 and inner.extent % SHORTEST_VECTOR == 0 and _fills(inner.extent)
+
+
+def _fills(length: int) -> bool:
+    """Whether rows of a length leave little of a block empty."""
+    return length * 4 >= 3 << max(length - 1, 1).bit_length()
+
+
+def _finds_rows(kernel: Kernel, inner: Axis) -> bool:
+    """Whether data decide where rows lie, which is then looked up and checked once for a row."""
+    return inner.extent >= SHORTEST_ROW and _fills(inner.extent) and any(
+        s.effect and s.limit is not None and inner.name not in kernel.along(s) for s in kernel.body)
 
 
 def reads_vectors(found: Tiling) -> bool:
@@ -245,21 +397,23 @@ def _work(s: Statement, names: frozenset) -> int:
     return own + (0 if index is None else 1 + 4 * divisions(index, names)) + (2 if s.limit is not None else 0)
 
 
-def reads_around(kernel: Kernel) -> bool:
-    """Whether it reads several places of one tensor for an element, under conditions, at places that are computed, or
-    with gaps."""
+def reads_around(kernel: Kernel, least: int = 3) -> bool:
+    """Whether it reads ``least`` places of one tensor or more for an element, under conditions, at places that are
+    computed, or with gaps."""
     plain = {a.name for a in kernel.axes} | set(kernel.sizes)
     loads: dict = {}
     if not kernel.axes:
         return False
+    together = {s for group in analysis.interleaved(kernel, kernel.axes[-1].name) for s in group.members}
     for s in kernel.body:
         if s.loaded:
             stride = dims.coefficient(s.index, kernel.axes[-1].name)
-            near = (s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
-                    and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
+            near = s in together and least > 2 or (
+                s.mask is None and s.symbols <= plain and type(stride) is int and abs(stride) <= 1
+                and all(dims.coefficient(s.index, a.name) is not None for a in kernel.axes))
             all_of, far = loads.get(s.loaded, (0, 0))
             loads[s.loaded] = all_of + 1, far + (not near)
-    return any(all_of > 2 and far > 1 for all_of, far in loads.values())
+    return any(all_of >= least and far > 1 for all_of, far in loads.values())
 
 
 def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
@@ -276,6 +430,33 @@ def _transposed_axis(kernel: Kernel, inner: Axis) -> Axis | None:
                     weight[a.name] = weight.get(a.name, 0) + kernel.buffer_of[s.buffer].dtype.itemsize
     best = next((a for a in kernel.axes if weight and a.name == max(weight, key=weight.get)), None)
     return None if best is None or _length(_runs(kernel, best, inner)[1]) < 4 else best
+
+
+def _interleaved_axis(kernel: Kernel) -> Axis | None:
+    """A short axis along which an access walks whose elements lie interleaved with those of another axis, as pixels
+    that become channels do; written out, they are read, or written, as one range. None without any."""
+    for axis in kernel.axes:
+        n = axis.extent
+        if type(n) is int and n in NEIGHBOURS and n * len(kernel.body) <= unrolling.LONGEST_BODY and any(
+                s.accessed and s.mask is None and unit_stride(s.index, axis.name)
+                and any(_walks(s.index, a.name, n) for a in kernel.axes) for s in kernel.body):
+            return axis
+    return None
+
+
+def _turned_around(kernel: Kernel) -> Kernel:
+    """The kernel with the results of a vector written out where what it reads along its innermost axis comes in the
+    opposite order: it is read as vectors, and turned around in registers."""
+    if not kernel.axes:
+        return kernel
+    inner = kernel.axes[-1]
+    turned = [s for s in kernel.body if s.loaded and s.mask is None and _walks(s.index, inner.name, -1)]
+    if not turned or type(inner.extent) is not int:
+        return kernel
+    n = min(max(16 // kernel.buffer_of[s.loaded].dtype.itemsize for s in turned), NEIGHBOURS[-1])
+    if n not in NEIGHBOURS or inner.extent % n or n * len(kernel.body) > unrolling.LONGEST_BODY:
+        return kernel
+    return simplify(unrolling.unrolled(kernel, {inner.name: n}) or kernel)
 
 
 def _reaches(kernel: Kernel, axis: Axis, inner: Axis, s: Statement) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from jit.graph.autodiff.mincut import INFINITE, Network
 from jit.graph.autodiff.reverse import Joint
+from jit.graph import windows
 from jit.graph.dims import hint
 from jit.graph.ir import Graph, Loc, Node, Output, Part, ancestors
 from jit.graph.passes import optimize, rewrite
@@ -155,6 +156,11 @@ def region_of(n: Node) -> int:
     return n.loc.region if isinstance(n.loc, Loc) else 0
 
 
+def _found_once(n: Node) -> bool:
+    """Whether a node is what the forward finds beside its result, and the backward is not to look for again."""
+    return n.op == "window" and n.attrs["how"] in windows.ONCE
+
+
 class _Division:
     def __init__(self, graph: Graph, joint: Joint, changed: tuple[int, ...], loose: tuple[int, ...]) -> None:
         self.graph = graph
@@ -165,8 +171,8 @@ class _Division:
         for n in graph.nodes:
             if any(i in self.late for i in n.inputs):
                 self.late.add(n)
-        self.early = ancestors([o.node for o in primal_outputs] + [n for n in graph.nodes if n.impure
-                                                                    and n not in self.late])
+        self.early = ancestors([o.node for o in primal_outputs] + [
+            n for n in graph.nodes if n not in self.late and (n.impure or _found_once(n))])
         self.mutated = {graph.inputs[o.mutates] for o in primal_outputs
                         if o.mutates is not None} | {graph.inputs[i] for i in changed}
         # These show what lies between the elements of an input, which is not in a copy of it.
@@ -213,19 +219,21 @@ class _Division:
     def _once(self, n: Node, depth: int = 0) -> bool:
         """Whether the forward alone computes ``n``, which ends a chain of ``depth`` cheap operations."""
         return (n.op == "input" or n in self.between or n.impure or n in self.early and n not in self.repeatable
-                and (not info(n.op).repeatable or n in self.exact or n in self.in_memory or depth > LONGEST_CHAIN))
+                and (not info(n.op).repeatable or n in self.exact or n in self.in_memory or depth > LONGEST_CHAIN
+                     or _found_once(n)))
 
     def signs(self) -> dict:
         """Changes of ``relu(z) <= 0`` to ``z <= 0``, which is the same for every value, where ``z`` is computed from
-        results of the library that the backward reads anyway: the mask of a relu behind a norm then reads nothing."""
+        inputs and results of the library that the backward reads anyway: the mask of a relu behind a norm then reads
+        nothing."""
         found = [n for n in self.candidates if n.op == "le" and n not in self.early and n.inputs[0].op == "relu"
-                 and n.inputs[0] in self.in_memory and info(n.inputs[1].op).constant
+                 and (n.inputs[0] in self.in_memory or n.inputs[0] in self.returned) and info(n.inputs[1].op).constant
                  and n.inputs[1].attrs["value"] == 0]
         if not found:
             return {}
         others = self._origins(self.read.difference(found))
         return {n: {"inputs": (z, n.inputs[1])} for n in found for z in n.inputs[0].inputs
-                if all(o in others and info(o.op).kind in ("call", "part")
+                if all(o in others and (o.op == "input" or info(o.op).kind in ("call", "part"))
                        for o in self._origins([z]) if self._bytes(o) * 4 > self._bytes(z))}
 
     def _origins(self, nodes: Iterable[Node]) -> set:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit.devices import backend
 from jit.graph.build import is_number
 from jit.graph.dims import product
 from jit.graph.ir import Node, same_ints
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jit.graph.build import Builder, Number
     from jit.graph.dims import IntExpr
 
+FEW_DIMENSIONS = 16
 _EXACT = (torch.float32, torch.float64)  # halves are rounded after each step in eager, and are left to it
 
 
@@ -151,6 +153,20 @@ def dist(b: Builder, self: Node, other: Node, p: Number = 2) -> Node:
         return NotImplemented
     difference = b.sub(self, other)
     return vector_norm(b, difference, p, tuple(range(difference.type.rank)), False)
+
+
+@op("cdist")
+def cdist(b: Builder, x1: Node, x2: Node, p: Number = 2, compute_mode: int | None = None) -> Node:
+    """Distances between points of a few dimensions, where writing them takes longest; of many dimensions, and on CPUs,
+    the library's, which multiplies matrices."""
+    width = x1.shape[-1] if x1.type.rank > 1 else None
+    if (not backend(x1.device).traps or not _floats(x1, x2) or p not in (1, 2) or compute_mode == 1
+        or x1.type.rank != x2.type.rank or type(width) is not int or not 0 < width <= FEW_DIMENSIONS
+        or not same_ints(x1.shape[:-2] + x1.shape[-1:], x2.shape[:-2] + x2.shape[-1:]) or x1.type.is_empty
+        or x2.type.is_empty):
+        return NotImplemented
+    rank = x1.type.rank
+    return vector_norm(b, b.sub(b.unsqueeze(x1, rank - 1), b.unsqueeze(x2, rank - 2)), p, (rank,), False)
 
 
 @op("sum_to_size", varargs="size")

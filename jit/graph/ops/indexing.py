@@ -14,7 +14,7 @@ from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import changes, constants, layout
 from jit.graph.build import is_number
-from jit.graph.dims import Dim
+from jit.graph.dims import Dim, is_one, product
 from jit.graph.handles import TensorHandle, overlaps_itself, to_node
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
@@ -270,8 +270,10 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
             at.append(tensors[dim].node)
             d = dim + _taken(tensors[dim])
         current = target.node
-        put = b.aten("aten::index_put", "", (current, tuple(at), values, False),
-                     current.type.replace(strides=layout.preserved_strides(current.type)))
+        put = _put_at(b, current, at, values, False)
+        if put is None:
+            put = b.aten("aten::index_put", "", (current, tuple(at), values, False),
+                         current.type.replace(strides=layout.preserved_strides(current.type)))
         t.write(target, put, handles)
         return None
     # Leading dimensions of size 1 are dropped when the value has more dimensions than the target.
@@ -387,23 +389,53 @@ def _laid_out_as_self(self, *args: TensorType | int) -> TensorType:
     return self.replace(strides=layout.preserved_strides(self)) if overlaps_itself(self) else self
 
 
-def _added_at(b: Builder, x: Node, at: Sequence[Node | None], values: Node) -> Node | None:
-    """``x`` with ``values`` added at index tensors, one for each of neighbouring dimensions; None where kernels do not.
-    """
+def _put_at(b: Builder, x: Node, at: Sequence[Node | None], values: Node, adds: bool) -> Node | None:
+    """``x`` with ``values`` set, or added, at index tensors, one for each of neighbouring dimensions; None where
+    kernels do not."""
     where = [d for d, i in enumerate(at) if i is not None]
-    if (not where or where != list(range(where[0], where[-1] + 1)) or not writes(x.type) or values.dtype is not x.dtype
+    if (not where or where != list(range(where[0], where[-1] + 1)) or not writes(x.type, adds)
+        or values.dtype is not x.dtype
         or any(at[d].dtype not in INTEGERS[:2] or at[d].type.is_empty for d in where)):
         return None
     shape = layout.broadcast_shapes(*(at[d].shape for d in where))
     places = [b.cast(b.expand(at[d], shape), torch.int64) for d in where]
-    wide = b.expand(values, x.shape[: where[0]] + tuple(shape) + x.shape[where[-1] + 1 :])
+    whole = x.shape[: where[0]] + tuple(shape) + x.shape[where[-1] + 1 :]
+    own = values.shape
+    if len(own) > len(whole) or not all(is_one(n) or same_ints((n,), (m,))
+                                        for n, m in zip(own, whole[len(whole) - len(own) :])):
+        return None  # eager may know better, or raise
+    wide = b.expand(values, whole)
+    if not adds:
+        return b.put(x, where, places, wide, "set")
     return added(b, x, wide, lambda y, v: b.put(y, where, places, v, "sum"))
 
 
 @op("index_put")
 def index_put(b: Builder, self: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
-    added = _added_at(b, self, indices, values) if accumulate else None
-    return NotImplemented if added is None else added
+    put = _put_at(b, self, indices, values, accumulate)
+    return NotImplemented if put is None else put
+
+
+@op("put")
+def put(b: Builder, self: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
+    """As if ``self`` had one dimension."""
+    if not self.type.is_contiguous or index.type.is_empty or not same_ints(index.shape, source.shape):
+        return NotImplemented
+    made = _put_at(b, _in_a_row(b, self), (_in_a_row(b, index),), _in_a_row(b, source), accumulate)
+    return NotImplemented if made is None else b.reshape(made, self.shape)
+
+
+@op("take")
+def take(b: Builder, self: Node, index: Node) -> Node:
+    """As if ``self`` had one dimension."""
+    if (not backend(self.device).traps or not self.type.is_contiguous or self.type.is_empty or self.type.rank == 0
+        or index.dtype is not torch.int64):
+        return NotImplemented
+    return b.contiguous(b.index(_in_a_row(b, self), (0,), [index]))
+
+
+def _in_a_row(b: Builder, x: Node) -> Node:
+    return b.reshape(x, (product(x.shape),))
 
 
 @op("index_put_", raw=True)
@@ -411,7 +443,7 @@ def index_put_(t: Tracer, self: TensorHandle, indices, values, accumulate: bool 
     at = tuple(None if i is None else i.node for i in indices)
     node = self.node
     values = t.builder.lift(to_node(values, []), node)
-    put = _added_at(t.builder, node, at, values) if accumulate else None
+    put = _put_at(t.builder, node, at, values, bool(accumulate))
     if put is None:
         put = t.builder.aten("aten::index_put", "", (node, at, values, bool(accumulate)),
                              node.type.replace(strides=layout.preserved_strides(node.type)))

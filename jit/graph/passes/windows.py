@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
 
 RULES: dict[str, Callable] = {}
-SEPARATE = 16  # places from which an axis at a time is read
 
 
 def rule(*names: str) -> Callable:
@@ -93,7 +92,7 @@ def window(b: Builder, how: str, operands: Sequence[Node], axes: Sequence[Axis],
         return None
     count, limit = math.prod(a.count for a in axes), limit_of(how, axes, like)
     apart = how == "max" or how == "sum" and attrs.get("divisor") not in ("read", "inside")
-    if apart and count > min(limit, SEPARATE) and sum(a.count > 1 for a in axes) > 1:
+    if apart and count > min(limit, backend(like.device).places_at_once) and sum(a.count > 1 for a in axes) > 1:
         made = _one_by_one(b, how, operands[0], axes, like, **attrs)
         if made is not None:
             return made
