@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from codegen_graphs import moved
 from graph_harness import ElsewhereTracer, trace
+from gpu_texts import compiled_for_gpu
 from gpu_training import GPU, Step
 
+from jit import devices
 from jit.codegen import Options, compile_graph, reference
 from jit.codegen.triton import emit, neighbours, tiling
 from jit.graph import dims
@@ -140,3 +142,13 @@ def test_built_for_sm_90(any_size, aligned):
     assert bool(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) == aligned
     assert bool(re.findall(r"st\.global\S*\.v4\.b32", ptx)) == aligned
     assert not re.findall(r"(ld|st)\.shared", ptx)
+
+
+def test_additions_at_places_that_data_decide_stay_additions(monkeypatch):
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(type(devices.of_type(device)), "atomics", True)
+    for rows, columns in ((12, 8), (300, 16), (9, 7)):
+        x, s = torch.randn(40, columns), torch.randn(rows, columns)
+        made = compiled_for_gpu(lambda x, i, s: x.index_add(0, i, s), x, torch.randint(0, 40, (rows,)), s)
+        texts = [text for c in made for _, text in c.kernels if "atomic_add" in text]
+        assert len(texts) == 1 and "tl.store" not in texts[0]

@@ -33,7 +33,9 @@ WRITTEN_OUT = frozenset((loops.Load, loops.Const, loops.IndexValue, loops.Comput
 def unrolled(kernel: Kernel, tiles: Mapping[str, int]) -> Kernel | None:
     """The kernel without reduction axes, and with so many results along the axes named in ``tiles`` for each point;
     None where a row is not short, is used again or is not added up, and where a tile does not divide its axis."""
-    if not all(type(a.extent) is int for a in kernel.raxes) or _has_one_place(kernel) or any(
+    if _has_one_place(kernel) or not _only_stores(kernel):
+        return None
+    if not all(type(a.extent) is int for a in kernel.raxes) or any(
             s.ordered or s.effect and (not s.stored and s.limit is None or s.stored and kernel.is_element(s))
             or s.reduces and (s.op != "sum" or s.dtype is not kernel.dtypes[s.arg]) for s in kernel.body):
         return None
@@ -69,11 +71,17 @@ def several_results(kernel: Kernel, axis: str, count: int) -> Kernel | None:
     compute and store."""
     extent = next(a.extent for a in kernel.axes if a.name == axis)
     if kernel.raxes or type(extent) is not int or extent < count or _has_one_place(kernel) or any(
-            s.effect and not s.stored for s in kernel.body):
+            s.effect and not s.stored for s in kernel.body) or not _only_stores(kernel):
         return None
     if any(b.role == "inout" for b in kernel.buffers):
         return None
     return without_ones(Unrolling(kernel, {axis: count}).run())
+
+
+def _only_stores(kernel: Kernel) -> bool:
+    """Whether memory is written by stores alone: additions at places that data decide are no stores, and the device
+    does those of neighbouring threads together."""
+    return all(type(s) in WRITTEN_OUT for s in kernel.body if s.stored)
 
 
 def _has_one_place(kernel: Kernel) -> bool:
