@@ -213,9 +213,9 @@ def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int)
 
 
 def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int],
-            graphs: bool) -> Callable:
+            graphs: str) -> Callable:
     """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
-    ``backward`` from ``first`` on. ``graphs``: whether calls of them are recorded."""
+    ``backward`` from ``first`` on. ``graphs``: see ``Options``."""
     gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
 
     def narrow(present: Sequence[bool]) -> Callable | None:

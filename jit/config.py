@@ -44,8 +44,8 @@ OPTIONS = {
                                "mode=\"max-autotune\" switches it on"),
     "cudagraphs": Option(False, "record compiled graphs into CUDA graphs, which launch all their kernels at once. "
                                 "mode=\"reduce-overhead\" and \"max-autotune\" switch it on"),
-    "auto_cudagraphs": Option(True, "do so with those for which the GPU waits, as some calls are timed, where cudagraphs "
-                                    "is off"),
+    "auto_cudagraphs": Option(True, "do so with those for which the GPU waits, as a few timed calls tell, where "
+                                    "cudagraphs is off"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
                                      "capturing"),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "

@@ -18,7 +18,7 @@ PROGRAMS = {
     "index_add": (lambda x, i, s: x.index_add(0, i, s * 2, alpha=0.5), (X, AT, SOURCE)),
     "index_add_columns": (lambda x, i, s: x.index_add(1, i, s.t()[:6].contiguous()), (X, AT, SOURCE)),
     "index_add_halves": (lambda x, i, s: x.index_add(0, i, s), (X.bfloat16(), AT, SOURCE.bfloat16())),
-    "count": (lambda i: torch.zeros(6, dtype=torch.int64).index_add(0, i, torch.ones_like(i)), (AT,)),
+    "count": (lambda i: torch.zeros(6, dtype=torch.int64, device=i.device).index_add(0, i, torch.ones_like(i)), (AT,)),
     "scatter": (lambda x, i, s: x.scatter(1, i, s), (X, APART, torch.randn(6, 5))),
     "scatter_number": (lambda x, i: x.scatter(0, i, 2.5), (X, PLACES)),
     "index_copy": (lambda x, i, s: x.index_copy(0, i, s), (X, torch.tensor([3, 1]), SOURCE[:2])),

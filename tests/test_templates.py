@@ -287,7 +287,8 @@ def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
 
 
 def test_max_autotune_sets_the_option():
-    assert arguments.all_options("max-autotune-no-cudagraphs", None) == {"templates": True}
+    assert arguments.all_options("max-autotune-no-cudagraphs", None) == {"templates": True,
+                                                                               "auto_cudagraphs": False}
     assert arguments.all_options("max-autotune", None) == {"templates": True, "cudagraphs": True}
     assert arguments.all_options("max-autotune", {"templates": False, "strict": True}) == {
         "templates": False, "cudagraphs": True, "strict": True}
