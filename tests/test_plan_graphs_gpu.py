@@ -1,6 +1,7 @@
 """Plans recorded into CUDA graphs, on a GPU. What they decide is tested in ``test_plan_graphs.py``, without one."""
 
 import copy
+import ctypes
 import gc
 import threading
 
@@ -263,3 +264,29 @@ def test_optimizer_step():
         reference.step()
         for p, q in zip(net.parameters(), other.parameters()):
             same(p, q)
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph"), reason="this torch hides its graphs")
+@pytest.mark.parametrize("width, value, count, replaced", [(8, 7, 4096, True), (8, 0, 6, False), (16, 515, 20, True),
+                                                           (32, 1 << 20, 100_003, True)])
+def test_fills_become_kernels(width, value, count, replaced):
+    """A fill between two kernels, as the library's products and attention have them, of elements of so many bits."""
+    fill = getattr(ctypes.CDLL("libcuda.so.1"), f"cuMemsetD{width}Async")
+    fill.argtypes = [ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p]
+    target = torch.zeros(count + 8, dtype={8: torch.uint8, 16: torch.int16, 32: torch.int32}[width], device="cuda")
+    begun, seen = torch.zeros(1, device="cuda"), torch.empty_like(target)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        begun.add_(1)
+        assert fill(target.data_ptr(), value, count, torch.cuda.current_stream().cuda_stream) == 0
+        seen.copy_(target)
+    assert native().replace_fills(graph.raw_cuda_graph()) == replaced
+    assert native().replace_fills(graph.raw_cuda_graph()) == 0
+    graph.instantiate()
+    for _ in range(3):
+        target.zero_()
+        graph.replay()
+        want = torch.full_like(target, value)
+        want[count:] = 0
+        assert torch.equal(target, want) and torch.equal(seen, want)
+    assert begun.item() == 3

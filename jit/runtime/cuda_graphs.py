@@ -13,6 +13,7 @@ from typing import Any, Callable
 import torch
 
 from jit import logs, torch_private
+from jit.runtime.extension import native
 
 _log = logs.channel("cudagraphs")
 _lock = threading.Lock()
@@ -77,12 +78,16 @@ def record(device: int, stream: int, body: Callable[[int], int], draws: bool, ap
         with torch.cuda.stream(place.side):
             try:
                 if draws:
-                    user: Any = torch.cuda.CUDAGraph()
+                    open_for_changes = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
+                    user: Any = torch.cuda.CUDAGraph(keep_graph=True) if open_for_changes else torch.cuda.CUDAGraph()
                     user.capture_begin(pool=pool, capture_error_mode="thread_local")
                     try:
                         body(place.side.cuda_stream)
                     finally:
                         user.capture_end()
+                    if open_for_changes:
+                        native().replace_fills(user.raw_cuda_graph())
+                        user.instantiate()
                     graph = 0
                 else:
                     user = _User(device, pool)

@@ -46,6 +46,8 @@ constexpr int kGraphsKnowProgrammatic = 12030;  // the first driver that records
 struct Driver {
   CUresult (*init)(unsigned);
   CUresult (*device_get)(CUdevice*, int);
+  CUresult (*device_attribute)(int*, int, CUdevice);
+  CUresult (*ctx_get_device)(CUdevice*);
   CUresult (*primary_retain)(CUcontext*, CUdevice);
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
@@ -95,6 +97,8 @@ Driver& driver() {
     }
     find(*d, library, d->init, "cuInit");
     find(*d, library, d->device_get, "cuDeviceGet");
+    find(*d, library, d->device_attribute, "cuDeviceGetAttribute");
+    find(*d, library, d->ctx_get_device, "cuCtxGetDevice");
     find(*d, library, d->primary_retain, "cuDevicePrimaryCtxRetain");
     find(*d, library, d->ctx_get_current, "cuCtxGetCurrent");
     find(*d, library, d->ctx_set_current, "cuCtxSetCurrent");
@@ -339,6 +343,7 @@ void abort_capture(void* stream) noexcept {
 
 void* instantiate_graph(void* graph) {
   void* executable = nullptr;
+  replace_fills(graph);
   CUresult status = driver().instantiate(&executable, graph, 0);
   driver().destroy_captured(graph);
   check(status, "cuGraphInstantiateWithFlags", "-");
@@ -375,6 +380,16 @@ int64_t device_memory() {
   size_t left = 0, all = 0;
   check(driver().memory(&left, &all), "cuMemGetInfo", "-");
   return (int64_t)all;
+}
+
+double device_memory_rate() {
+  constexpr int kMemoryClock = 36, kMemoryWidth = 37;  // CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE (kHz), .._BUS_WIDTH
+  CUdevice device;
+  int clock = 0, width = 0;
+  check(driver().ctx_get_device(&device), "cuCtxGetDevice", "-");
+  check(driver().device_attribute(&clock, kMemoryClock, device), "cuDeviceGetAttribute", "-");
+  check(driver().device_attribute(&width, kMemoryWidth, device), "cuDeviceGetAttribute", "-");
+  return 2e3 * clock * (width / 8);
 }
 
 // A table of up to kBlocks blocks, one for each y of the grid: 16 bytes per thread and turn where both ends are

@@ -60,6 +60,7 @@ void begin_capture(void* stream);
 void* end_capture(void* stream);  // gives a graph
 void abort_capture(void* stream) noexcept;
 void* instantiate_graph(void* graph);  // gives an executable; the graph goes
+int64_t replace_fills(void* graph);    // makes fills of memory kernels where it can; says how many
 void launch_graph(void* executable, void* stream);
 void destroy_graph(void* executable) noexcept;
 
@@ -71,6 +72,9 @@ void destroy_event(void* event) noexcept;
 
 // Bytes of memory that the device has whose context is current.
 int64_t device_memory();
+
+// Bytes per second that its memory can read or write, by its clock and width.
+double device_memory_rate();
 
 // A block of bytes to be copied on a device.
 struct Block {

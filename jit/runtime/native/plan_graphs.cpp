@@ -23,10 +23,12 @@ constexpr int kAgainMeasured = 3;  // and where nobody has asked for it
 // calls until two are timed once more, where it did not pay.
 constexpr size_t kMany = 12;
 constexpr int kSettled = 3, kLater = 32;
-// The device has waited if it took so many times as long as the processor. What is copied, at so many bytes in a
-// second, may take so much of the processor's time. What one recording may keep of the device's memory, and all of
-// them.
-constexpr double kWaits = 1.15, kCopied = 1.5e12, kShare = 0.25;
+// The device has waited if it took at most so many times as long as the processor, of whose time a recording then saves
+// a part. Elsewhere it saves the seconds between one launch and the next, and is made if that is a part of the device's
+// time. What is copied may take no longer than what is saved, at a part of the memory's rate.
+constexpr double kWaits = 1.15, kShare = 0.25, kBetween = 0.8e-6, kWorth = 0.02, kRate = 0.75;
+constexpr double kPretendedRate = 1.1e12;
+// What one recording may keep of the device's memory, and all of them.
 constexpr int64_t kOneKeeps = 32, kAllKeep = 8;  // parts
 constexpr int kPatience = 3;  // of these, ones after which an input that has moved is not yet taken for one that moves
 
@@ -204,8 +206,8 @@ struct Graphs::State {
   int calls = 0, again = 0;
   bool over = false;
   std::shared_ptr<Timing> timing;  // of the call before, where it is timed
-  int timed_from = kSettled, waited = 0;
-  double seconds = 0;             // of the processor in a call
+  int timed_from = kSettled, paid = 0;
+  double saved = 0;               // seconds of a call, at the least
   std::vector<const void*> last;  // addresses of the inputs in the call before
   std::vector<uint8_t> moved;     // how often an input lay elsewhere than before
   std::shared_ptr<Recording> recording;
@@ -219,11 +221,13 @@ void pretend_graphs(bool on, bool waits) {
   pretended_waits = waits;
 }
 
-bool launches_much(const Program& p) {
+static size_t launches_of(const Program& p) {
   size_t launches = 0;
   for (const Step& s : p.steps) launches += s.op == Step::kGpu || s.op == Step::kAten || s.op == Step::kCopy;
-  return launches >= kMany || (pretending && pretended_waits);
+  return launches;
 }
+
+bool launches_much(const Program& p) { return launches_of(p) >= kMany || (pretending && pretended_waits); }
 
 Timing::~Timing() {
   destroy_event(first_);
@@ -247,24 +251,29 @@ void Timing::end(void* stream) noexcept {
   }
 }
 
-bool Timing::waits() const {
-  if (!first_) return pretending && pretended_waits;
-  return has_happened(last_) && seconds_between(first_, last_) <= kWaits * seconds_;
+bool Timing::is_done() const { return over_ && (!first_ || has_happened(last_)); }
+
+double Timing::saved(size_t launches) const {
+  if (!first_) return pretending && pretended_waits ? kShare * seconds_ : 0;
+  double device = seconds_between(first_, last_), between = kBetween * (double)launches;
+  if (device <= kWaits * seconds_) return kShare * seconds_;
+  return between >= kWorth * device ? between : 0;
 }
 
-// Whether the device has waited for the processor in two calls of a kind; sees to it that calls are timed.
+// Whether a recording would save time, as two calls of a kind tell; sees to it that calls are timed.
 bool Graphs::pays(State& s, Run& run) const {
-  if (s.waited == 2) return true;
+  if (s.paid == 2) return true;
   if (s.timing && s.timing->is_over()) {
-    if (s.timing->waits()) {
-      s.seconds = s.waited ? std::min(s.seconds, s.timing->seconds()) : s.timing->seconds();
-      if (++s.waited == 2) {
+    if (!s.timing->is_done()) return false;  // a later call asks again
+    if (double saved = s.timing->saved(launches_of(p_))) {
+      s.saved = s.paid ? std::min(s.saved, saved) : saved;
+      if (++s.paid == 2) {
         s.timing.reset();
         return true;
       }
     } else if (s.timed_from == kSettled) {
       s.timed_from = s.calls + kLater;
-      s.waited = 0;
+      s.paid = 0;
     } else {
       s.over = true;
     }
@@ -292,7 +301,8 @@ std::string Graphs::too_much(const Recording& r, const State& state, int64_t kep
     if (in.how == Recording::kCopied) copied += in.bytes * (1 + in.back);
   for (const Recording::Owner& o : r.owners)
     if (!o.lent) copied += o.bytes;
-  if (2 * copied > kShare * kCopied * state.seconds) return "copies of inputs and results would take too long";
+  double rate = kRate * (pretended_ ? kPretendedRate : device_memory_rate());
+  if (2 * copied > rate * state.saved) return "copies of inputs and results would take too long";
   if (pretended_) return "";
   int64_t memory = device_memory();
   if (kept > memory / kOneKeeps || kept_by_all + kept > memory / kAllKeep) return "it would keep too much memory";

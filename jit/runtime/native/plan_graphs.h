@@ -25,9 +25,10 @@ class Timing {
   void begin(void* stream) noexcept;
   void end(void* stream) noexcept;
   bool is_over() const { return over_; }  // all has been launched
-  // Whether the device was done as soon as the processor, so that it has waited for it. False while it still works.
-  bool waits() const;
-  double seconds() const { return seconds_; }  // of the processor
+  bool is_done() const;                   // and the device has done it
+  // Seconds that a recording of so many launches would save in a call that is done: the processor's, where the device
+  // has waited for it, or those between launches, where these are much of the device's.
+  double saved(size_t launches) const;
 
  private:
   void *first_ = nullptr, *last_ = nullptr;  // events; null where recordings are pretended
@@ -48,8 +49,9 @@ class Timing {
 // What a recording needs in between lies in one pool for each device and stream, which the recordings there share,
 // since they run one after the other. Whatever no recording serves is run step by step.
 //
-// `measured`: a kind of calls is recorded only if the device waits for the processor in them, as two calls of it are
-// timed, and if what a recording copies and keeps is little beside that.
+// `measured`: a kind of calls is recorded only if that saves time, since the device waits for the processor in them or
+// between many short kernels, as two calls of it are timed, and if what a recording copies and keeps is little beside
+// that.
 class Graphs {
  public:
   Graphs(const Program& program, bool measured);
