@@ -147,7 +147,7 @@ class _Trees:
             return False
         reads = sum(users.values())
         if len(users) == 1 and reads <= size * 1.5:
-            return True
+            return not self._ends_rows(n)
         if len(users) == 1:
             # Computed more than once per element: by broadcasting, or through several views.
             if any(l.op in REDUCTIONS for l in self.leaves[n]) and reads > size * 2:
@@ -162,6 +162,22 @@ class _Trees:
         rows = devices.backend(n.type.device).repeats_behind_rows and any(
             l in self.of_rows and self.numel[l] > 1 for l in self.leaves[n])
         return cost <= (CHEAP_BEHIND_ROWS if rows and reads <= 3 * size else CHEAP_TO_REPEAT)
+
+
+    def _ends_rows(self, n: Node) -> bool:
+        """Whether several results of the same rows are made one value of each row, and these are reduced: stored is the
+        one, and the rows' kernel finds it, with what it looks up for each row."""
+        (reader,) = self.users[n]
+        if reader.op not in REDUCTIONS or self.numel[n] <= 1:
+            return False
+        results = [l for l in self.leaves[n] if l in self.of_rows and self.numel[l] == self.numel[n]]
+        return len(results) > 1 and len(set().union(*map(self._rows_below, results))) == 1
+
+    def _rows_below(self, n: Node) -> set[tuple]:
+        """The shapes and dimensions that were reduced to a result of ``of_rows``."""
+        if n.op in REDUCTIONS:
+            return {(tuple(n.inputs[0].type.shape), tuple(sorted(n.attrs["dims"])))}
+        return set().union(*map(self._rows_below, self.leaves[n]))
 
 
 def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
@@ -277,7 +293,9 @@ def _operands(node: Node, align: tuple[int, ...] | None) -> list[tuple[Node, tup
     if op == "clone":
         return [(node.inputs[0], align)]
     if op == "gather":
-        return [(node.inputs[0], None), (node.inputs[1], align)]
+        (source, index), dim = node.inputs, node.attrs["dim"]
+        beside = all(same(a, b) for d, (a, b) in enumerate(zip(source.type.shape, index.type.shape)) if d != dim)
+        return [(source, indexing.loosened(align, (dim,)) if beside else None), (index, align)]
     if op == "index":
         first, rank = node.attrs["dims"][0], len(node.inputs[1].type.shape)
         inner = None if align is None else align[first : first + rank]
