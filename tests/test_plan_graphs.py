@@ -291,6 +291,36 @@ def test_accumulated_gradients():
         other.zero_grad()
 
 
+def test_gradients_that_are_gone_lie_where_they_lay():
+    f = compiled(lambda x: (x.sin() * x.exp() @ x.cos()).tanh())
+    places = set()
+    for k in range(12):
+        x = torch.randn(4, 4, requires_grad=True)
+        f(x).sum().backward()
+        if k > 6:
+            places.add(x.grad.data_ptr())
+    assert len(places) == 1
+    assert told()[1]["recorded"] == 1
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_gradients_that_are_kept_are_never_written_over(view):
+    def chain(x):
+        return (x.sin() * x.exp() @ x.cos()).tanh()
+
+    f, kept = compiled(chain), []
+    for k in range(12):
+        x = torch.randn(4, 4, requires_grad=True)
+        f(x).sum().backward()
+        (want,) = torch.autograd.grad(chain(x).sum(), x)
+        if k >= 5:  # recorded long before
+            kept.append((x.grad[1:].t() if view else x.grad, want[1:].t() if view else want))
+        del x
+        for got, want in kept:
+            same(got, want)
+    assert told()[1]["recorded"] == 2 and told()[1]["replayed"] >= 6
+
+
 def test_one_functions_result_is_the_nexts_input():
     def g(x):
         return (x @ x.t()).relu() @ x

@@ -239,6 +239,7 @@ std::shared_ptr<const Program> GradProgram::narrowed(const std::vector<bool>& pr
                   "jit: narrow of ", name, " gave a plan with other inputs or outputs than the backward's");
     }
   }
+  if (made && made->graphs) made->graphs->lend_results();
   std::lock_guard<std::mutex> lock(mutex_);
   return narrowed_[present] = made;
 }
@@ -248,6 +249,7 @@ std::shared_ptr<const GradProgram> parse_gradient(std::shared_ptr<const Program>
   auto g = std::make_shared<GradProgram>();
   g->forward = std::move(forward);
   g->backward = std::move(backward);
+  if (g->backward->graphs) g->backward->graphs->lend_results();
   SpecParser{*g}.read(spec);
   return g;
 }

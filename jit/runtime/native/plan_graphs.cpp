@@ -167,7 +167,7 @@ struct Recording {
     c10::SmallVector<int64_t, 8> sizes, strides;
     caffe2::TypeMeta meta;
     int64_t bytes = 0;
-    bool lent = false;
+    bool lent = false, result = false;  // of the caller's
   };
 
   struct Drawn {
@@ -178,7 +178,9 @@ struct Recording {
   std::vector<Input> inputs;
   std::vector<Drawn> drawn;
   std::vector<Owner> owners;  // for each making that is an owner
+  // Of tensors that live on: what backwards read, and the caller's results.
   std::shared_ptr<std::atomic<int>> leases = std::make_shared<std::atomic<int>>(0);
+  std::shared_ptr<std::atomic<int>> results = std::make_shared<std::atomic<int>>(0);
   PyObject* graph = nullptr;   // a torch.cuda.CUDAGraph, or what keeps the memory
   void* executable = nullptr;  // null where PyTorch's graph is replayed
   std::vector<int64_t> regs;   // of a pretended recording
@@ -204,8 +206,8 @@ struct Graphs::State {
   size_t n_public;
   std::vector<int64_t> regs;
   int calls = 0, again = 0;
-  bool over = false;
-  std::shared_ptr<Timing> timing;  // of the call before, where it is timed
+  bool over = false, kept = false;  // `kept`: the caller has had results of one call until another
+  std::shared_ptr<Timing> timing;   // of the call before, where it is timed
   int timed_from = kSettled, paid = 0;
   double saved = 0;               // seconds of a call, at the least
   std::vector<const void*> last;  // addresses of the inputs in the call before
@@ -469,9 +471,12 @@ std::shared_ptr<Recording> Graphs::serve(Run& run, int device, void* stream, siz
   if (s->recording) {
     if (in_place(*s->recording, run, *s)) {
       if (s->recording->leases->load() > 0) return nullptr;
-      draw(run, device, stream);
-      ++replayed_;
-      return s->recording;
+      if (s->recording->results->load() == 0) {
+        draw(run, device, stream);
+        ++replayed_;
+        return s->recording;
+      }
+      s->kept = true;
     }
     s->recording.reset();
     if (++s->again >= (measured_ ? kAgainMeasured : kAgain)) {
@@ -503,6 +508,7 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
   auto made = std::make_shared<Recording>();
   Recording& r = *made;
   std::vector<Tensor> stand_ins(p_.n_inputs);  // what the steps are run on instead of an input
+  const bool lends = lends_results_ && !state.kept;
   try {
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     r.inputs.resize(p_.n_inputs);
@@ -564,7 +570,7 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
       Ref capsule = Ref::steal(checked(PyCapsule_New(&body, "jit.body", nullptr)));
       Ref function = Ref::steal(checked(PyCFunction_New(&body_method, capsule.get())));
       Ref handle = Ref::steal(checked(PyLong_FromVoidPtr(stream)));
-      bool apart = state.n_public < p_.outputs.size();
+      bool apart = lends || state.n_public < p_.outputs.size();
       Ref both = Ref::steal(checked(PyObject_CallFunction(record.get(), "iOOOO", device, handle.get(), function.get(),
                                                           draws_ ? Py_True : Py_False, apart ? Py_True : Py_False)));
       Items parts(both.get(), "what recording gives");
@@ -599,7 +605,8 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
       o.sizes.assign(t.sizes().begin(), t.sizes().end());
       o.strides.assign(t.strides().begin(), t.strides().end());
       o.meta = t.dtype();
-      o.lent = !is_public[m.slot] && o.bytes > 0;
+      o.result = is_public[m.slot];
+      o.lent = (lends || !o.result) && o.bytes > 0;
       if (o.lent || pretended_) o.memory = t;
       r.owners.push_back(std::move(o));
     }
@@ -633,8 +640,9 @@ void Graphs::prepare(const Recording& r, Run& run, int device) const {
     if (!o.lent) {
       storage = new_storage((size_t)o.bytes, where);
     } else {
-      ++*r.leases;
-      auto* lease = new Lease{o.memory, r.leases};
+      const auto& count = o.result ? r.results : r.leases;
+      ++*count;
+      auto* lease = new Lease{o.memory, count};
       storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), o.bytes,
                                                       c10::DataPtr(o.address, lease, &end_lease, where), nullptr,
                                                       /*resizable=*/false);

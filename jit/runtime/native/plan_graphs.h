@@ -44,7 +44,8 @@ class Timing {
 //   memory of the recording's, and back if the plan writes it.
 // - seeds of random numbers are drawn by each call, before the others' steps, and copied like inputs.
 // - results are copied into memory that each call allocates anew. Those that only a backward of ours reads stay where
-//   they are, lent to the call's tensors; until these are gone, the recording serves no other call.
+//   they are, lent to the call's tensors; until these are gone, the recording serves no other call. Gradients are lent
+//   too, until a caller is seen to keep some until the next call: they are copied from then on.
 //
 // What a recording needs in between lies in one pool for each device and stream, which the recordings there share,
 // since they run one after the other. Whatever no recording serves is run step by step.
@@ -62,6 +63,9 @@ class Graphs {
   // steps are to be run. Results from number `n_public` on are read by backwards of ours alone. With the GIL held;
   // throws PythonError for an interrupt, and nothing else.
   std::shared_ptr<Recording> serve(Run& run, int device, void* stream, size_t n_public);
+
+  // The results are gradients, which are mostly gone before the next call.
+  void lend_results() { lends_results_ = true; }
 
   // Gives `run` memory for its results.
   void prepare(const Recording& recording, Run& run, int device) const;
@@ -102,6 +106,7 @@ class Graphs {
   std::vector<bool> skipped_;    // these, by step
   std::string refused_;
   const bool measured_;
+  bool lends_results_ = false;
   bool over_ = false, checked_ = false, draws_ = false /* in other steps */, pretended_ = false;
   int64_t recorded_ = 0, replayed_ = 0;
 };
