@@ -62,6 +62,8 @@ for own in (True, False):
     PROGRAMS[f"reduce_integers_{own}"] = (
         lambda x, i, s, own=own: x.scatter_reduce(1, i, s, "amin", include_self=own),
         ((X * 9).to(torch.int16), PLACES, (SOURCE * 9).to(torch.int16)))
+PROGRAMS["histogram"] = (lambda x: torch.histc(x, 7, -1, 1.5), (torch.cat((SOURCE, WITH_NAN.new_full((1, 8), 1.5))),))
+PROGRAMS["histogram_of_nan"] = (lambda x: torch.histc(x, 5, -2, 3), (WITH_NAN.clone(),))
 GRADIENTS = {
     "embedding": lambda w, i: F.embedding(i, w), "padding": lambda w, i: F.embedding(i, w, padding_idx=2),
     "index_select": lambda w, i: w.index_select(0, i.view(-1)), "rows": lambda w, i: w[i],
@@ -93,7 +95,7 @@ def test_programs(name):
         close(jit.compile(fn, backend="eager", dynamic=dynamic)(*args), fn(*args))
     leaves = [t.clone().requires_grad_() if t.dtype is torch.float32 else t for t in args]
     wanted = [t for t in leaves if t.requires_grad]
-    if wanted and not name.startswith("reduce"):
+    if wanted and not name.startswith(("reduce", "histogram")):
         want = torch.autograd.grad(fn(*leaves).square().sum(), wanted)
         got = torch.autograd.grad(jit.compile(fn, backend="eager")(*leaves).square().sum(), wanted)
         for p, q in zip(got, want, strict=True):

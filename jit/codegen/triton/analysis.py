@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
 NEIGHBOURS = (2, 4, 8)  # how many accesses, or results, that lie interleaved are one vector: they are halved
+MOST_PLACES = 512  # of which it is counted on chip how often data decide for each
 
 
 class Schedule:
@@ -243,6 +244,21 @@ def summed_exponentials(kernel: loops.Kernel) -> frozenset:
             if top.reduces and top.op == "max" and top.arg == sub.args[0]:
                 found.add(s.dst)
     return frozenset(found)
+
+
+def counted(kernel: Kernel) -> Optional[loops.Update]:
+    """The statement with which a kernel counts, where that is all that it does: it adds one number at a place that data
+    decide, of a few. None for other kernels."""
+    effects = [s for s in kernel.body if s.effect and s.limit is None]
+    if kernel.raxes or not kernel.axes or len(effects) != 1 or not isinstance(effects[0], loops.Update):
+        return None
+    (s,) = effects
+    number, place = kernel.definition[s.value].constant, kernel.definition.get(next(iter(s.symbols), ""))
+    if s.op != "sum" or type(number) is not int or s.mask is not None or len(s.symbols) != 1 or place is None:
+        return None
+    step = dims.coefficient(s.index, place.dst)
+    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES
+    return s if few and type(step) is int and step == 1 else None
 
 
 @dataclass(frozen=True)

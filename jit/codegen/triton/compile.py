@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ... import config, devices, logs
 from ...errors import CompileError
 from .. import cache
-from . import interleaved, thin, totals, vectors  # noqa: F401  (they write kernels of their kinds)
+from . import counts, interleaved, thin, totals, vectors  # noqa: F401  (they write kernels of their kinds)
 from . import worker
 from .emit import Source, emit
 

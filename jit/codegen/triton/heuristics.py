@@ -376,6 +376,11 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=_clamp(x * block // (arch.lanes * (16 if x == 1 else 32)), 1, 16), stages=3)
 
 
+def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
+    """Points that are gone through while counting; at least one for each thread."""
+    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 4096), warps=4)
+
+
 def whole_rows(tiling: Tiling, config: Config) -> Config:
     """A configuration with what kernels with totals need: rows that are held."""
     return replace(config, y=1, r=next_power_of_two(max(size_hint(tiling.extent("r")), 2)), looped=False, parts=1,
@@ -426,4 +431,4 @@ def vectors(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 _CHOOSERS = {"flat": flat, "vectors": vectors, "shared": shared, "tile": tiles, "strip": strips, "inner": rows,
-             "outer": columns, "totals": totals, "thin": thin}
+             "outer": columns, "totals": totals, "counts": counts, "thin": thin}

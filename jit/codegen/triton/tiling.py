@@ -88,7 +88,7 @@ class Tiling:
     """A kernel whose axes are the tile dimensions, named as above with an ``@`` before (axis ``@x`` is dimension
     ``x``). ``kind``: "flat" (x alone), "tile" (x and y both contiguous somewhere), "strip" (y are the outer axes),
     "shared" (likewise, and much is computed along x alone), "inner" (rows lie along r), "outer" (rows lie along x),
-    "totals" (rows along r, and x is walked through by the program of a z, which adds up),
+    "totals" (rows along r, and x is walked through by the program of a z, which adds up), "counts" (x, walked through),
     "product" (of matrices: y are rows, x columns), "thin" (see ``thin``) or "vectors" (x alone, each of whose points
     has several results)."""
 
@@ -157,6 +157,9 @@ def tile(kernel: loops.Kernel) -> Tiling:
     if any(s.totals for s in kernel.body):
         kernel = nest.joined(kernel, lambda outer, *rest: _join(outer, *rest) if outer.kind == "r" else None)
         return tiling(kernel, "totals", z=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
+    if analysis.counted(kernel):
+        kernel = simplify(kernel)
+        return tiling(kernel, "counts", x=kernel.axes)
     kernel = without_short_rows(simplify(_neighbours(kernel)))
     if kernel.raxes:
         found = thin(kernel)

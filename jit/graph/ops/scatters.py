@@ -172,3 +172,29 @@ def index_reduce(b: Builder, self: Node, dim: int, index: Node, source: Node, re
     found = _reduced(b, self, source, reduce, include_self,
                      lambda x, v, combine: b.put(x, (d,), [at], v, combine, wrap=False))
     return NotImplemented if found is None else b.contiguous(found)
+
+
+def _quotient(b: Builder, x: Node, by: float) -> Node:
+    """``x / by`` in float32, rounded as a division is, of numbers for which nothing overflows: the product with the
+    reciprocal, corrected by what is left."""
+    inverse = b.lift(float(1 / torch.tensor(by, dtype=torch.float32)), x)
+    product = b.mul(x, inverse)
+    return b.fma(b.fma(product, b.lift(-by, x), x), inverse, product)
+
+
+@op("histc")
+def histc(b: Builder, self: Node, bins: int = 100, min: Number = 0, max: Number = 0) -> Node:
+    """Counts of the values in ``bins`` ranges of one width; what is outside of all, or NaN, goes to one more, which is
+    left out. Ranges that the data decide are the library's, as it raises where they are not finite."""
+    if (self.dtype is not torch.float32 or not writes(self.type) or not all(type(v) in (int, float) for v in (min, max))
+        or not min < max or type(bins) is not int or bins <= 0 or b.recording):
+        return NotImplemented
+    x = b.reshape(self, (dims.product(self.shape),))
+    inside = b.logical_and(b.ge(x, float(min)), b.le(x, float(max)))
+    width = float(torch.tensor(max, dtype=x.dtype) - torch.tensor(min, dtype=x.dtype))
+    at = _quotient(b, b.mul(b.sub(x, float(min)), float(bins)), width)
+    bin = b.where(inside, b.minimum(b.cast(at, torch.int32), bins - 1), bins)
+    bin = b.cast(bin, torch.int64)
+    ones = b.expand(b.full((1,), 1, torch.int32, x.device), x.shape)
+    counts = b.put(b.full((bins + 1,), 0, torch.int32, x.device), (0,), [bin], ones, "sum", wrap=False)
+    return b.cast(b.slice(counts, 0, 0, bins), self.dtype)

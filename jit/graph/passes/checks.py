@@ -12,7 +12,7 @@ from jit.graph.ir import CHECKED, Graph, Node, same_ints
 from jit.graph.passes.dce import unmarked
 from jit.graph.passes.rewrite import changed
 from jit.graph.prim_info import info
-from jit.graph.prims import library_form
+from jit.graph.prims import SCATTERS, library_form
 
 
 def keep_checks(graph: Graph) -> Graph:
@@ -27,7 +27,10 @@ def keep_checks(graph: Graph) -> Graph:
 
 
 def _checked_dims(n: Node) -> frozenset:
-    """The dimensions of the result along which the checks of ``n`` differ: those of the index tensors."""
+    """The dimensions of the result along which the checks of ``n`` differ: those of the index tensors. What is put to
+    places is put there, and checked, whichever of the results are read."""
+    if n.op in SCATTERS:
+        return frozenset()
     if n.op == "index":
         first = n.attrs["dims"][0]
         return frozenset(range(first, first + n.inputs[1].type.rank))
