@@ -286,6 +286,28 @@ def test_kernels_that_are_launched_early_wait_first(monkeypatch):
         worker.early("nothing")
 
 
+def test_bfloat16_is_rounded_to_in_pairs():
+    """One value at a time takes the units that compute exponentials; what the compiler does in pairs is left to it."""
+    from jit.codegen.triton import worker
+
+    for own in (True, False):
+        b = loops.KernelBuilder("cuda")
+        x, y = b.buffer(torch.bfloat16), b.buffer(torch.bfloat16, "out")
+        i = b.axis(4096)
+        v = b.load(x, i)
+        for _ in range(2):
+            w = b.cast(v, torch.float32)
+            made = b.compute("exp" if own else "mul", *([w] if own else [w, w]), dtype=torch.float32)
+            v = b.cast(made, torch.bfloat16)
+        b.store(y, i, v)
+        source = triton_emit.emit(b.finish("rounded"))
+        assert ("_bfloat16_pairs" in source.text) == own
+        ptx = worker.build(dict(text=source.text, function=source.function, arguments=source.arguments,
+                                divisible=source.divisible, capability=90, warps=source.warps, stages=source.stages,
+                                keep_ptx=True))["ptx"]
+        assert "cvt.rn.bf16.f32" not in ptx
+
+
 @pytest.mark.parametrize("name", ["pairs_in_rows", "pairs_in_long_rows", "pairs_that_begin_anywhere", "pairs_of_bools",
                                   "fours_in_rows", "eights_in_rows"])
 def test_interleaved_accesses_are_one_range(name):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ... import devices
 from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
@@ -44,6 +45,8 @@ _COMBINE = {
     "min": "tl.minimum(a, b{nan})",
     "prod": "a * b",
 }
+
+PAIRS = 80  # the capability from which one instruction rounds two values to bfloat16
 
 
 @dataclass(frozen=True)
@@ -510,10 +513,25 @@ class Emitter:
         divisor = len(s.args) == 2 and (self.varies[s.args[0]] - self.varies[s.args[1]]) & set(self.dimensions)
         context = ops.Context(s.dtype, tuple(dtypes[a] for a in s.args),
                               s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor),
-                              self.packs and bool(self.varies[s.args[0]] & set(self.dimensions)), self.helpers)
+                              self.packs and bool(self.varies[s.args[0]] & set(self.dimensions)),
+                              self._rounds_pairs(s), self.helpers)
         text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)
+
+    def _rounds_pairs(self, s: Compute) -> bool:
+        """Whether a cast to bfloat16 is written as one of pairs: that of a block, which is no sum or product of two
+        values that were bfloat16, as the compiler computes these as such, in pairs, by itself."""
+        if s.op != "cast" or s.dtype is not torch.bfloat16 or not self.varies[s.args[0]] & set(self.dimensions):
+            return False
+        if devices.of_type(self.kernel.device).architecture().capability < PAIRS:
+            return False
+        made = self.kernel.definition[s.args[0]]
+        return not (made.prim in ("add", "sub", "mul") and all(self._was_bfloat16(n) for n in made.operands))
+
+    def _was_bfloat16(self, name: str) -> bool:
+        made = self.kernel.definition.get(name)  # none for an index
+        return made is not None and made.prim == "cast" and self.kernel.dtypes[made.operands[0]] is torch.bfloat16
 
     @statements(loops.Store)
     def store(self, s: Store) -> None:

@@ -29,7 +29,8 @@ class Context:
     """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings
     above. ``absolute``: the value is only ever added to a constant of its size, so that its error near zero does not
     matter. ``divisor_per_row``: the second argument varies along fewer dimensions than the first. ``packs``: the
-    arguments are blocks, whose bytes may be taken four at a time. ``helpers`` collects the functions that the text
+    arguments are blocks, whose bytes may be taken four at a time. ``pairs``: they are blocks that are rounded to bfloat16
+    two at a time. ``helpers`` collects the functions that the text
     calls, ``libdevice`` tells whether it uses that library."""
 
     dtype: torch.dtype
@@ -39,6 +40,7 @@ class Context:
     absolute: bool = False
     divisor_per_row: bool = False
     packs: bool = False
+    pairs: bool = False
     helpers: dict = field(default_factory=dict)
     libdevice: bool = False
 
@@ -209,6 +211,8 @@ def _cast(c: Context, a: str) -> str:
         a = f"{a}.to(tl.float32)" if source in types.HALF else a
         whole = c.helper("_whole_" + str(via).removeprefix("torch.")) + f"({a})"
         return whole if via is dtype else f"{whole}.to({types.tl_dtype(dtype)})"
+    if c.pairs and dtype is torch.bfloat16 and source is torch.float32:
+        return f"{c.helper('_bfloat16_pairs')}({a})"
     if c.packs and dtype is torch.float32 and source in BYTES:
         return f"{c.helper('_word_of_' + str(source).removeprefix('torch.'))}({a}) - {BYTES[source]}"
     return f"{a}.to({types.tl_dtype(dtype)})"
@@ -228,6 +232,19 @@ def _float8_e5m2(x):
     finite = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
     infinite = ((x.to(tl.int32, bitcast=True) >> 24) & 0x80 | 0x7c).to(tl.uint8)
     return tl.where(tl.abs(x) >= 61440.0, infinite, finite).to(tl.float8e5, bitcast=True)
+""")
+
+
+# One at a time, bfloat16 is rounded to by the few units that compute exponentials too.
+helper("_bfloat16_pairs", """
+@triton.jit
+def _bfloat16_pairs(x):
+    return tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True,
+        pack=2)
+""", interpreted="""
+@triton.jit
+def _bfloat16_pairs(x):
+    return x.to(tl.bfloat16)
 """)
 
 
