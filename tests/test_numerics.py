@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_harness import trace
 from torch import nn
 
 import jit
@@ -179,3 +180,10 @@ def test_a_wrong_program_of_a_compiled_module_is_found(monkeypatch):
     net = nn.Sequential(nn.Linear(4, 7), nn.Softplus())
     monkeypatch.setitem(registry.OPS, "softplus", type(entry)(entry.name, lambda b, x, *args: b.exp(x)))
     assert [f.what for f in jit.verify(jit.compile(net))(torch.randn(3, 4)).faults] == ["program"]
+
+
+def test_a_norm_of_order_three_multiplies():
+    """A power is computed of the sum alone: multiplications are several times cheaper than one for each element."""
+    graph, *_ = trace(lambda x: (x.norm(3, dim=-1), torch.linalg.vector_norm(x, 3, dim=0)), torch.randn(6, 5))
+    powers = [n for n in graph.nodes if n.op == "pow"]
+    assert powers and all(n.type.shape in ((6,), (5,)) for n in powers)

@@ -334,7 +334,7 @@ def vector_norm(b: Builder, x: Node, ord: float | int, dims: tuple[int, ...], ke
         return b.cast(b.reduce("sum", b.cast(b.ne(x, 0.0), x.dtype), dims, keepdim), dtype)
     if ord == 1:
         return b.cast(b.reduce("sum", a, dims, keepdim), dtype)
-    return b.cast(b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
+    return b.cast(b.power(b.reduce("sum", b.power(a, float(ord)), dims, keepdim), 1.0 / ord), dtype)
 
 
 def _norm_with_gradient(b: Builder, x: Node, ord: float | int, dims: tuple[int, ...], single: bool) -> Node:
@@ -357,15 +357,15 @@ def _norm_with_gradient(b: Builder, x: Node, ord: float | int, dims: tuple[int, 
     elif ord == 2:
         y = b.sqrt(b.reduce("sum", b.mul(x, x), dims, True))
     else:
-        y = b.pow(b.reduce("sum", b.pow(a, float(ord)), dims, True), 1.0 / ord)
+        y = b.power(b.reduce("sum", b.power(a, float(ord)), dims, True), 1.0 / ord)
 
     def slope() -> Node:
         if ord == 2:
             return b.where(b.eq(y, 0.0), 0.0, b.div(x, y))
         if ord < 2:  # a power of 0 is infinite; what is NaN in the norm reaches all elements
-            d = b.div(b.where(b.eq(a, 0.0), 0.0, b.mul(b.sign(x), b.pow(a, float(ord - 1)))), b.pow(y, float(ord - 1)))
+            d = b.div(b.where(b.eq(a, 0.0), 0.0, b.mul(b.sign(x), b.power(a, float(ord - 1)))), b.power(y, float(ord - 1)))
         else:
-            d = b.div(b.mul(x, b.pow(a, float(ord - 2))), b.pow(y, float(ord - 1)))
+            d = b.div(b.mul(x, b.power(a, float(ord - 2))), b.power(y, float(ord - 1)))
         return b.where(b.eq(y, 0.0), 0.0, d)
 
     made = b.with_gradient(y, (x, slope))
