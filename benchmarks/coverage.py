@@ -209,10 +209,12 @@ def main() -> None:
         read = json.loads(Path(given.found).read_text())
         found = [Found(**{**one, "calls": tuple(map(tuple, one["calls"]))}) for one in read]
     else:
-        go_through(given, found)
-    found.sort(key=lambda f: f.name)
-    if given.json:
-        Path(given.json).write_text(json.dumps([dataclasses.asdict(f) for f in found], indent=0))
+        try:
+            go_through(given, found)
+        finally:  # also of a run that is interrupted
+            found.sort(key=lambda f: f.name)
+            if given.json:
+                Path(given.json).write_text(json.dumps([dataclasses.asdict(f) for f in found], indent=0))
     if given.docs:
         write(table(found, given.device), given.device)
     print(collections.Counter(max((f.forward, f.backward), key=_ORDER.index) for f in found))
