@@ -20,7 +20,9 @@ import textwrap
 import warnings
 from pathlib import Path
 
-import torch
+sys.path.append(sys.path.pop(0))  # this folder last, as this file has the name of a package that others import
+
+import torch  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:

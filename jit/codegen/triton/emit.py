@@ -47,6 +47,8 @@ _COMBINE = {
 }
 
 PAIRS = 80  # the capability from which one instruction rounds two values to bfloat16
+# What gives one of its operands, or its negative.
+KEPT = ("where", "neg", "abs", "maximum", "minimum", "fmax", "fmin", "relu")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Emitter:
         self.aligned = {b.name for b in kernel.buffers} if aligned is None else set(aligned)
         self.lines, self.depth, self.read_again = [], 1, frozenset()
         self.helpers, self.libdevice = {}, False
+        self.were_bfloat16: dict[str, bool] = {}
         # Dimensions -> the conditions along them under which an index is out of range; None where each is looked at in
         # its place.
         self.bad: dict | None = None
@@ -521,17 +524,30 @@ class Emitter:
 
     def _rounds_pairs(self, s: Compute) -> bool:
         """Whether a cast to bfloat16 is written as one of pairs: that of a block, which is no sum or product of two
-        values that were bfloat16, as the compiler computes these as such, in pairs, by itself."""
+        values that were bfloat16, and none of these, as the compiler has such values in pairs by itself."""
         if s.op != "cast" or s.dtype is not torch.bfloat16 or not self.varies[s.args[0]] & set(self.dimensions):
             return False
         if devices.of_type(self.kernel.device).architecture().capability < PAIRS:
             return False
         made = self.kernel.definition[s.args[0]]
-        return not (made.prim in ("add", "sub", "mul") and all(self._was_bfloat16(n) for n in made.operands))
+        return not (made.prim in ("add", "sub", "mul") and all(map(self._was_bfloat16, made.operands))
+                    or self._was_bfloat16(s.args[0]))
 
     def _was_bfloat16(self, name: str) -> bool:
-        made = self.kernel.definition.get(name)  # none for an index
-        return made is not None and made.prim == "cast" and self.kernel.dtypes[made.operands[0]] is torch.bfloat16
+        """Whether a value is one of those that were bfloat16, or its negative, or such a number."""
+        known = self.were_bfloat16.get(name)
+        if known is None:
+            made = self.kernel.definition.get(name)  # none for an index
+            if made is None or made.prim is None:
+                number = None if made is None else made.constant
+                known = number is not None and torch.tensor(float(number)).bfloat16().double().item() == float(number)
+            elif made.prim == "cast":
+                known = self.kernel.dtypes[made.operands[0]] is torch.bfloat16
+            else:
+                values = made.operands[1:] if made.prim == "where" else made.operands
+                known = made.prim in KEPT and all(map(self._was_bfloat16, values))
+            self.were_bfloat16[name] = known
+        return known
 
     @statements(loops.Store)
     def store(self, s: Store) -> None:
