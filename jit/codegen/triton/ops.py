@@ -29,9 +29,9 @@ class Context:
     """What an entry may ask about the value being computed: its dtype, its arguments' dtypes, and the two settings
     above. ``absolute``: the value is only ever added to a constant of its size, so that its error near zero does not
     matter. ``divisor_per_row``: the second argument varies along fewer dimensions than the first. ``packs``: the
-    arguments are blocks, whose bytes may be taken four at a time. ``pairs``: they are blocks that are rounded to bfloat16
-    two at a time. ``helpers`` collects the functions that the text
-    calls, ``libdevice`` tells whether it uses that library."""
+    arguments are blocks, whose bytes may be taken four at a time. ``pairs``: they are blocks that are rounded to
+    bfloat16 two at a time. ``helpers`` collects the functions that the text calls, ``libdevice`` tells whether it uses
+    that library."""
 
     dtype: torch.dtype
     args: tuple

@@ -363,7 +363,8 @@ def _norm_with_gradient(b: Builder, x: Node, ord: float | int, dims: tuple[int, 
         if ord == 2:
             return b.where(b.eq(y, 0.0), 0.0, b.div(x, y))
         if ord < 2:  # a power of 0 is infinite; what is NaN in the norm reaches all elements
-            d = b.div(b.where(b.eq(a, 0.0), 0.0, b.mul(b.sign(x), b.power(a, float(ord - 1)))), b.power(y, float(ord - 1)))
+            signed = b.mul(b.sign(x), b.power(a, float(ord - 1)))
+            d = b.div(b.where(b.eq(a, 0.0), 0.0, signed), b.power(y, float(ord - 1)))
         else:
             d = b.div(b.mul(x, b.power(a, float(ord - 2))), b.power(y, float(ord - 1)))
         return b.where(b.eq(y, 0.0), 0.0, d)
