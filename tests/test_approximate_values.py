@@ -48,7 +48,7 @@ def test_exponentials_that_are_only_summed(monkeypatch):
 
 def test_powers(monkeypatch):
     x = torch.rand(300, 1000, dtype=torch.bfloat16)
-    (k,) = kernels(monkeypatch, lambda x: torch.linalg.vector_norm(x, 3, dim=-1), x)
+    (k,) = kernels(monkeypatch, lambda x: torch.linalg.vector_norm(x, 3.5, dim=-1), x)
     powers = [s for s in k.body if s.prim == "pow"]
     assert len(powers) == 2 and all(s.dst in approximate.fast_values(k) for s in powers)
     (k,) = kernels(monkeypatch, lambda x: (torch.sin(x) * 1.5) ** 40.5, x)  # an error would grow by as much
