@@ -321,6 +321,17 @@ def test_gradients_that_are_kept_are_never_written_over(view):
     assert told()[1]["recorded"] == 2 and told()[1]["replayed"] >= 6
 
 
+def test_gradients_are_copied_where_nobody_has_asked_for_recordings():
+    native().pretend_graphs(True, True)
+    f, kept = jit.compile(lambda x: (x.sin() * x.exp() @ x.cos()).tanh()), []
+    for _ in range(12):
+        x = torch.randn(4, 4, requires_grad=True)
+        f(x).sum().backward()
+        kept.append(x.grad)
+    assert len({g.data_ptr() for g in kept}) == len(kept)
+    assert told()[1]["recorded"] == 1 and told()[1]["replayed"] >= 6
+
+
 def test_one_functions_result_is_the_nexts_input():
     def g(x):
         return (x @ x.t()).relu() @ x

@@ -64,8 +64,9 @@ class Graphs {
   // throws PythonError for an interrupt, and nothing else.
   std::shared_ptr<Recording> serve(Run& run, int device, void* stream, size_t n_public);
 
-  // The results are gradients, which are mostly gone before the next call.
-  void lend_results() { lends_results_ = true; }
+  // The results are gradients, which are mostly gone before the next call. Where nobody has asked for recordings they
+  // are copied all the same: memory that is lent is not kept for other streams by `record_stream`.
+  void lend_results() { lends_results_ = !measured_; }
 
   // Gives `run` memory for its results.
   void prepare(const Recording& recording, Run& run, int device) const;
