@@ -226,3 +226,16 @@ def test_distances_of_few_dimensions(p, monkeypatch):
         for x, y in zip(torch.autograd.grad(got, (a, b), g), torch.autograd.grad(want, (a, b), g)):
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
     assert not library_calls(compiled_for_gpu(lambda a, b: torch.cdist(a, b, p), torch.randn(5, 3), torch.randn(6, 3)))
+
+
+def test_gradients_of_selected_rows_are_added_as_eager_adds_them():
+    """In the type of the rows, one after the other: halves are eager's to the bit."""
+    f = jit.compile(lambda x, i: torch.index_select(x, 0, i) * 2)
+    for rows, width in ((9, 4), (40, 33)):
+        i = torch.randint(0, rows, (5 * rows,))
+        for x in (torch.randn(rows, width).bfloat16(), torch.randn(width, rows).bfloat16().t()):
+            a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+            g = torch.randn(5 * rows, width).bfloat16()
+            (got,) = torch.autograd.grad(f(a, i), a, g)
+            (want,) = torch.autograd.grad(torch.index_select(b, 0, i) * 2, b, g)
+            assert torch.equal(got, want) and got.stride() == want.stride()

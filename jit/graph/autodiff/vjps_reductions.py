@@ -213,6 +213,9 @@ def index(b: GradBuilder, n: Node, g: Node) -> tuple[Callable | None, ...]:
         zeros = b.zeros(x.type)
         if writes(zeros.type) and not at[0].type.is_empty:
             return added(b, zeros, g, lambda y, v: b.put(y, n.attrs["dims"], at, v, "sum", n.attrs.get("wrap", True)))
+        if len(at) == at[0].type.rank == 1 and not n.attrs.get("wrap", True) and not at[0].type.is_empty:  # by rows
+            return b.call("index_select_backward", (g, x.type.shape, n.attrs["dims"][0], at[0]),
+                          TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device))
         places = (None,) * n.attrs["dims"][0] + tuple(at)
         # unsafe: with nothing to read, the forward takes any index.
         return b.call("_index_put_impl", (zeros, places, g, True, True), zeros.type)
