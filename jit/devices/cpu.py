@@ -74,8 +74,8 @@ class Cpu(Backend):
     # Measured with one thread and with two, float32, against PyTorch's kernels. Edges are copied there line by line;
     # the places of uneven shares, and those that look for a position, are conditions along a vector.
     window_limits = {
-        "strided": 64, "shares": 64, "resized": 64, "smoothed, channels last": 64, "max": 64, "columns": 64, "images": 64,
-        "position": 4, "back": 64, "back, channels last": 1, "back of shares": 1, "nearest back": 64,
+        "strided": 64, "shares": 64, "resized": 64, "max": 64, "columns": 64, "images": 64, "position": 4,
+        "smoothed, channels last": 64, "back": 64, "back, channels last": 1, "back of shares": 1, "nearest back": 64,
         "uneven shares, channels last": 64, "resized back, channels last": 64, "smoothed back, channels last": 64,
         "edge, channels last": 64,
     }
