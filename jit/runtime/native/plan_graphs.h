@@ -45,7 +45,8 @@ class Timing {
 // - seeds of random numbers are drawn by each call, before the others' steps, and copied like inputs.
 // - results are copied into memory that each call allocates anew. Those that only a backward of ours reads stay where
 //   they are, lent to the call's tensors; until these are gone, the recording serves no other call. Gradients are lent
-//   too, until a caller is seen to keep some until the next call: they are copied from then on.
+//   too where recordings were asked for, until a caller is seen to keep some until the next call: they are copied from
+//   then on.
 //
 // What a recording needs in between lies in one pool for each device and stream, which the recordings there share,
 // since they run one after the other. Whatever no recording serves is run step by step.
