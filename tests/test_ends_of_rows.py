@@ -58,3 +58,15 @@ def test_places_of_fewer_rows_are_read_where_they_are():
     x, i = torch.randn(512, 4096), torch.randint(0, 4096, (500, 1))
     (compiled,) = compiled_for_gpu(looked_up, x, i)
     assert sum(step.kind == "launch" for step in compiled.plan.steps) == 2
+
+
+def test_long_chains_of_results_of_rows():
+    """What was reduced is noted once for each value, however many ways lead to it."""
+    def chain(x):
+        a, b = x.amax(1), x.sum(1)
+        for _ in range(60):
+            a, b = b.sin(), (a + b).cos()
+        return (a * b).sum(), a, b
+
+    x = torch.randn(6, 40)
+    torch.testing.assert_close(jit.compile(chain)(x), chain(x), rtol=1e-4, atol=1e-4)

@@ -102,7 +102,8 @@ class _Trees:
                  numel: dict[Node, int], repeated: Collection[Node] = frozenset()) -> None:
         self.cost, self.leaves, self.count, self.inlined = {}, {}, {}, set()
         self.repeated = repeated  # what all readers compute for themselves, whatever it reads
-        self.of_rows: set[Node] = set()  # results of reductions, and what is made of these alone
+        # Results of reductions, and what is made of these alone -> the shapes and dimensions that were reduced.
+        self.of_rows: dict[Node, frozenset] = {}
         self.users, self.wanted, self.numel = users, wanted, numel
         for n in graph.nodes:
             if n.op in VIEWS or n.op in EXTERN:
@@ -122,8 +123,10 @@ class _Trees:
                 else:
                     leaves.add(i)
             self.cost[n], self.leaves[n], self.count[n] = cost, leaves, count
-            if n.op in REDUCTIONS or leaves and leaves <= self.of_rows:
-                self.of_rows.add(n)
+            if n.op in REDUCTIONS:
+                self.of_rows[n] = frozenset(((tuple(n.inputs[0].type.shape), tuple(sorted(n.attrs["dims"]))),))
+            elif leaves and leaves <= self.of_rows.keys():
+                self.of_rows[n] = frozenset().union(*[self.of_rows[l] for l in leaves])
             if _widens(n) and n not in wanted or self._inline(n):
                 self.inlined.add(n)
 
@@ -171,13 +174,7 @@ class _Trees:
         if reader.op not in REDUCTIONS or self.numel[n] <= 1:
             return False
         results = [l for l in self.leaves[n] if l in self.of_rows and self.numel[l] == self.numel[n]]
-        return len(results) > 1 and len(set().union(*map(self._rows_below, results))) == 1
-
-    def _rows_below(self, n: Node) -> set[tuple]:
-        """The shapes and dimensions that were reduced to a result of ``of_rows``."""
-        if n.op in REDUCTIONS:
-            return {(tuple(n.inputs[0].type.shape), tuple(sorted(n.attrs["dims"])))}
-        return set().union(*map(self._rows_below, self.leaves[n]))
+        return len(results) > 1 and len(set().union(*[self.of_rows[l] for l in results])) == 1
 
 
 def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
