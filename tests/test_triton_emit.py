@@ -242,7 +242,7 @@ def test_workers_end_with_their_parent(tmp_path):
         "from jit.codegen.triton import compile as c, emit as e\n"
         "from jit import config; config.compile_threads = 2\n" "c.build_sources({n: e.emit(zoo.CASES[n](torch.float32, "
         "2).kernel) for n in ('softmax', 'swiglu', 'rope', 'row_sum', 'cumsum', 'col_max')}, 90)\n"
-        "import time; time.sleep(0.5); print(*[p.pid for p, _ in c._pool.idle])\n"
+        "import time; time.sleep(0.5); print(*[w.process.pid for w in c.workers.workers().idle])\n"
     )
     env = dict(os.environ, JIT_CACHE_DIR=str(tmp_path), PYTHONPATH=os.path.dirname(HERE))
     done = subprocess.run([sys.executable, "-c", code, HERE], env=env, capture_output=True, text=True, timeout=60)

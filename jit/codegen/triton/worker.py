@@ -6,10 +6,12 @@ every new process) and keep a second cache beside ours. What is left is some 75 
 0.1 s for importing triton.
 """
 
+import contextlib
 import linecache
 import os
 import pickle
 import re
+import signal
 import struct
 import sys
 import threading
@@ -177,7 +179,9 @@ def write_message(stream: object, message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve jobs. Whatever a library prints goes to stderr, so that stdout carries results alone."""
+    """Serve jobs. Whatever a library prints goes to stderr, so that stdout carries results alone. An interrupt from the
+    keyboard is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     if len(sys.argv) > 1:
@@ -197,4 +201,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        main()
