@@ -150,7 +150,7 @@ def test_a_few_vectors(name):
 # -- Triton ----------------------------------------------------------------------------------------------------------
 
 DEVICE = torch.device("cuda", 0)
-TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INTERPRETED = [(128, 24), (96, 6), (1024, 70)]
 
 
