@@ -77,7 +77,8 @@ def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> 
 
 
 def _within_local(tiling: Tiling, config: Config, arch: devices.Architecture) -> Config:
-    """The configuration with no more loads in flight than there is memory for next to a processor."""
+    """The configuration with no more loads in flight than there is memory for next to a processor, or for two programs
+    where these are few and large."""
     if config.stages < 2 or not arch.local:
         return config
     each = 0
@@ -85,7 +86,7 @@ def _within_local(tiling: Tiling, config: Config, arch: devices.Architecture) ->
         if s.loaded and not s.symbols.isdisjoint(("@x", "@r")):
             points = math.prod(getattr(config, n[1:], 1) for n in s.symbols if n.startswith("@"))
             each += points * tiling.kernel.buffer_of[s.loaded].dtype.itemsize
-    return replace(config, stages=_clamp(arch.local * 7 // 8 // max(each, 1), 1, config.stages))
+    return replace(config, stages=_clamp(arch.local * 7 // 8 // (1 + config.units) // max(each, 1), 1, config.stages))
 
 
 def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:

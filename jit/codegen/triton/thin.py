@@ -78,7 +78,7 @@ class ThinEmitter(InterleavedEmitter):
         own = set().union(*(t.inner for t in self.sums.values()))
         if self.units:
             own |= self._turned(own)
-        later, ahead = set(), self._fetch()
+        later, ahead = set(), self._fetch(own)
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces:
                 if any(n in later or n in self.sums for n in s.uses):
@@ -105,9 +105,9 @@ class ThinEmitter(InterleavedEmitter):
                     n in later or n in self.sums for n in s.uses)):
                 self.statement(s)
 
-    def _fetch(self) -> set:
+    def _fetch(self, own: set) -> set:
         """Load what may be read before the kernels in front of this one have ended, wait for these, and give the names
-        of what was loaded: whole rows, where a block holds them."""
+        of what was loaded: whole rows, where a block holds them, but what the sum loads as its ``own``."""
         kernel, found = self.kernel, set()
         able = worker.CAPABILITY <= devices.of_type("cuda").architecture().capability
         if self.interpret or not able or any(type(e) is not int or e > self.block[n]
@@ -115,7 +115,7 @@ class ThinEmitter(InterleavedEmitter):
             return found
         steady, places = {kernel.buffers[k].name for k in kernel.steady}, set(map("@{}".format, self.extents))
         for s in kernel.body:
-            if s.loaded in steady and kernel.is_element(s) and s.symbols <= places and s.mask is None:
+            if s.loaded in steady and s.dst not in own and kernel.is_element(s) and s.symbols <= places and s.mask is None:
                 if not found:
                     for n in self.row:
                         self._place(n, "0")
@@ -166,7 +166,7 @@ class ThinEmitter(InterleavedEmitter):
         kernel, found = self.kernel, set()
         for total in self.sums.values():
             names = [t.vector for t in total.terms]
-            names += [t.matrix[0] for t in total.terms if len(t.matrix) == 1 and thin_terms.whole(kernel, t.matrix[0])]
+            names += [t.matrix[0] for t in total.terms if self._whole(t)]
             for n in names:
                 if kernel.definition[n].prim == "cast" and all(
                         r.dst in own or r.combine for r in kernel.body if n in r.uses):
@@ -239,12 +239,17 @@ class ThinEmitter(InterleavedEmitter):
             vector, matrix = f"{vector}.to(tl.float32)", f"{matrix}.to(tl.float32)"
         self.line(f"{total} = tl.dot({vector}, tl.trans({matrix}), {total})")
 
+    def _whole(self, term: thin_terms.Term) -> bool:
+        """Whether a term's part of the matrix is nothing but bytes, which become halves at once."""
+        first = term.matrix[0]
+        return (len(term.matrix) == 1 and thin_terms.whole(self.kernel, first)
+                and self.varies[first] >= set(self.dimensions) - {"y"})
+
     def _part(self, term: thin_terms.Term, masked: list[str]) -> str:
         """A term's part of the matrix in the type of the matrix units."""
         dtype, kept = types.tl_dtype(self.units), [n for n in self.dimensions if n != "y"]
-        (first, *more), kernel = term.matrix, self.kernel
-        if not more and thin_terms.whole(kernel, first) and self.varies[first] >= set(kept):
-            text = self.names[kernel.definition[first].operands[0]]
+        if self._whole(term):
+            text = self.names[self.kernel.definition[term.matrix[0]].operands[0]]
         else:
             text = self._product(term.matrix, kept)
         if masked:
