@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ... import devices
-from ...graph import dims
 from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint

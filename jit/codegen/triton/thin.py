@@ -115,7 +115,8 @@ class ThinEmitter(InterleavedEmitter):
             return found
         steady, places = {kernel.buffers[k].name for k in kernel.steady}, set(map("@{}".format, self.extents))
         for s in kernel.body:
-            if s.loaded in steady and s.dst not in own and kernel.is_element(s) and s.symbols <= places and s.mask is None:
+            if (s.loaded in steady and s.dst not in own and kernel.is_element(s) and s.symbols <= places
+                and s.mask is None):
                 if not found:
                     for n in self.row:
                         self._place(n, "0")
