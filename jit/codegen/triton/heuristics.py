@@ -340,7 +340,7 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     of the vector, with pieces of the row on their way to shared memory.
 
     Microseconds for a vector and a matrix of 16384 x 4096 that is not in the cache (what the reads take): bytes 19
-    (16), four bits with groups' factors 18 where pairs lie half a row apart, 18.5 where they are neighbours (8). For
+    (16), four bits with groups' factors 18 where pairs lie half a row apart, 19 where they are neighbours (8). For
     four vectors by the matrix units 21 and 22, for sixteen 20 and 22.
     """
     row = {n: size_hint(tiling.extents[n]) for n in ROW if n in tiling.extents}
@@ -365,7 +365,7 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
         x, elements, warps, stages = 4, 8192, 4, 1
     elif side_by_side or len(row) > 1 and many:
         x, elements, warps, stages = 8 if side_by_side else 16, 1024 if side_by_side else 2048, 1, 3
-        while x > 1 and columns < 8 * x * arch.processors:
+        while x > 1 and columns < 4 * x * arch.processors:
             x //= 2
     elif not many:
         x, elements, warps, stages = 1, 4096, 4, 1
