@@ -150,7 +150,7 @@ def test_a_few_vectors(name):
 # -- Triton ----------------------------------------------------------------------------------------------------------
 
 DEVICE = torch.device("cuda", 0)
-TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INTERPRETED = [(128, 24), (96, 6), (1024, 70)]
 
 
@@ -182,6 +182,48 @@ def test_a_few_vectors_for_a_gpu(monkeypatch, name):
     assert [s for s in planner.steps if type(s).__name__ == "CallLibrary"]
 
 
+def text_of(name, rows, dtype=torch.bfloat16, **options):
+    (kernel,), *_ = gpu_kernels(name, dtype=dtype, k=1024, n=256, rows=rows)
+    return emit.emit(kernel, **options).text
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+@pytest.mark.parametrize("name", [*SEVERAL, "int8_by_columns", "uint8_with_zeros", "int4_in_words", "float8"])
+def test_a_few_vectors_of_halves_are_multiplied_by_matrix_units(name, rows):
+    """From addresses that are aligned and from others; float32 is added up by the threads."""
+    for dtype in (torch.bfloat16, torch.float16):
+        kernels, *_ = gpu_kernels(name, dtype=dtype, k=1024, n=2048, rows=rows)
+        if name not in ("int8_by_columns", "int4_signed") or rows > 4:  # sums along so few columns are taken in parts
+            assert "tl.dot(" in emit.emit(kernels[-1]).text
+        assert compile_triton(kernels, aligned={k.name: () for k in kernels})
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as m:
+        m.setattr(devices.cuda.Cuda, "most_vectors", 16)
+        kernels, *_ = gpu_kernels(name, k=1024, n=256, rows=rows)
+        assert "tl.dot(" not in "".join(emit.emit(k).text for k in kernels)
+
+
+def test_factors_of_a_row_are_multiplied_by_behind_its_sum():
+    """Those of groups, which vary along it, before."""
+    for rows in (1, 4):
+        added, finished = [line for line in text_of("int8", rows).splitlines() if "v8_sum" in line][1:3]
+        assert "v3" not in added and "* (v3 + (v3 - v3))" in finished
+    added = next(line for line in text_of("int4_stacked", 1).splitlines() if "tl.fma(" in line)
+    assert " * " in added
+
+
+def test_neighbours_in_a_row_are_read_at_once():
+    """By threads they are told apart, for matrix units the parts of the matrix are put side by side."""
+    assert text_of("int4_stacked", 1).count("tl.split(") == 1 and text_of("two_bits", 1).count("tl.split(") == 3
+    assert text_of("int4_stacked", 4).count("tl.join(") == 1 and text_of("two_bits", 4).count("tl.join(") == 3
+    assert text_of("int4_stacked", 4).count("tl.dot(") == 1
+
+
+def test_factors_that_are_no_finite_number():
+    """Make the rows that they belong to as eager has them, by Triton's text too: see ``interpret``."""
+    assert "ok infinite factors" in interpreted().splitlines(), interpreted()[-3000:]
+
+
 def interpret():
     """In a process with Triton's interpreter: prints "ok name.dtype" for each whose values are right."""
 
@@ -198,6 +240,14 @@ def interpret():
                 plan = compile_graph(graph, Options(target="reference"))
                 near(reference.run_plan(plan, *tensors, run_kernel=run)[0], fn, tensors)
             print(f"ok {name}.{word}")
+    for rows in (1, 3):
+        for value in (torch.inf, -torch.inf, torch.nan):
+            graph, fn, tensors = scheduled("int8", DEVICE, k=96, n=6, dtype=torch.bfloat16, rows=rows)
+            tensors[2][1] = value
+            plan = compile_graph(graph, Options(target="reference"))
+            (got,), want = reference.run_plan(plan, *tensors, run_kernel=run), fn(*tensors)
+            assert torch.equal(got.isnan(), want.isnan()) and got[:, 1].isnan().all() and not got[:, 0].isnan().any()
+    print("ok infinite factors")
 
 
 @functools.cache

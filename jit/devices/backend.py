@@ -126,7 +126,7 @@ class Backend:
     libraries: tuple = ()  # whose switches in ``torch.backends`` its operators obey
     # Which products with a vector are sums in kernels: "made", those of a matrix that kernels make, "all", None.
     sums_products: str | None = None
-    most_vectors = 1  # in such a product
+    most_vectors = most_half_vectors = 1  # in such a product, and of half types
     sure_templates = False  # templates may be used without timing
     products_flat = False  # ``linear`` as a matrix product on views, which is cheaper to call
     aligned_rows = 0  # bytes of which rows of matrices of halves should be multiples for the library's fast kernels

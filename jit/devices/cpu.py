@@ -88,7 +88,7 @@ class Cpu(Backend):
         # The same for every number of threads, so that results are too.
         return min(max(total // 8192, 2), 64)
 
-    sums_products, most_vectors = "made", 16
+    sums_products, most_vectors, most_half_vectors = "made", 16, 16
     adds_in_chains = tables_of_runs = True
     draws_bool_masks = True
     plain_flash_attention, transposed_attention = True, False

@@ -167,7 +167,7 @@ class Cuda(Backend):
     def walkers(self) -> int:
         return 2 * self.architecture().processors
 
-    sums_products, most_vectors = "all", 4
+    sums_products, most_vectors, most_half_vectors = "all", 4, 16
     sure_templates = True
     launches_side_by_side = True
     products_flat = convolves = convolves_backwards = pixels_as_products = adds_bias_apart = True

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ... import devices
-from ...graph import dims
 from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
-from . import analysis
+from . import analysis, thin_terms
 from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, divides_by_counts, divisions, reads_around, reads_vectors
 
 if TYPE_CHECKING:
     from ..loops import Kernel
 
 NARROWEST = 16  # columns of a block of rows that is held on chip
+LEAST_SUM = 16  # length of sums, rows and columns of the blocks that matrix units take
+UNITS = 80  # the capability from which they take all halves
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Config:
     evict: what is read once leaves the cache first. through: so does what is written. index_bits: 32 or 64, or 0 to
     decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before
     them (x is 1). singly: threads take elements one by one, not
-    vectors.
+    vectors. units: sums of products are taken by the matrix units.
     """
 
     x: int = 1
@@ -52,6 +53,7 @@ class Config:
     index_bits: int = 0
     shift: bool = False
     singly: bool = False
+    units: bool = False
 
 
 def next_power_of_two(n: int) -> int:
@@ -74,7 +76,8 @@ def choose(tiling: Tiling, architecture: devices.Architecture | None = None) -> 
 
 
 def _within_local(tiling: Tiling, config: Config, arch: devices.Architecture) -> Config:
-    """The configuration with no more loads in flight than there is memory for next to a processor."""
+    """The configuration with no more loads in flight than there is memory for next to a processor, or for two programs
+    where these are few and large."""
     if config.stages < 2 or not arch.local:
         return config
     each = 0
@@ -82,7 +85,7 @@ def _within_local(tiling: Tiling, config: Config, arch: devices.Architecture) ->
         if s.loaded and not s.symbols.isdisjoint(("@x", "@r")):
             points = math.prod(getattr(config, n[1:], 1) for n in s.symbols if n.startswith("@"))
             each += points * tiling.kernel.buffer_of[s.loaded].dtype.itemsize
-    return replace(config, stages=_clamp(arch.local * 7 // 8 // max(each, 1), 1, config.stages))
+    return replace(config, stages=_clamp(arch.local * 7 // 8 // (1 + config.units) // max(each, 1), 1, config.stages))
 
 
 def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
@@ -333,40 +336,49 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
-    """Sums of products of a matrix and a few vectors: one row of the matrix for a program, or a few where that saves
-    reading the vector in steps.
+    """Sums of products of a matrix and a few vectors: some rows of the matrix for a program, which share what they read
+    of the vector, with pieces of the row on their way to shared memory.
 
-    Microseconds for a vector and a matrix of 16384 x 4096 (what the reads take): bytes 19 (16), halves 33 (31), four
-    bits with groups' factors 21 where pairs lie half a row apart, 28 where they are neighbours (8).
+    Microseconds for a vector and a matrix of 16384 x 4096 that is not in the cache (what the reads take): bytes 19
+    (16), four bits with groups' factors 18 where pairs lie half a row apart, 19 where they are neighbours (8). For
+    four vectors by the matrix units 21 and 22, for sixteen 20 and 22.
     """
     row = {n: size_hint(tiling.extents[n]) for n in ROW if n in tiling.extents}
     columns, vectors = size_hint(tiling.extent("x")), next_power_of_two(size_hint(tiling.extent("y")))
     loads = [s for s in tiling.kernel.body if s.loaded]
     along = contiguous_axes(tiling.kernel, loads)
-    steps = [dims.coefficient(s.index, "@r") for s in loads if "@r" in s.symbols and "@x" not in s.symbols]
-    many = columns >= 64 * arch.processors
-    if along.get("@x", 0) > along.get("@r", 0):
+    turned = along.get("@x", 0) > along.get("@r", 0)
+    many, side_by_side = columns >= 64 * arch.processors, bool(analysis.interleaved(tiling.kernel, "@r"))
+    units = (math.prod(row.values()) >= LEAST_SUM and arch.capability >= UNITS
+             and thin_terms.operand_type(tiling) is not None)
+    if units:
+        x, warps, stages = 64, 4, 4
+        while x > LEAST_SUM and 2 * columns < 3 * x * arch.processors:
+            x, warps = x // 2, max(warps // 2, 1)
+        vectors = max(vectors, LEAST_SUM)
+        elements = 256 * x * vectors
+    elif turned:
         x, elements, warps, stages = 64, 8192, 8, 1
         while x > 16 and 2 * columns < 3 * x * arch.processors:
             x, elements = x // 2, elements // 2
     elif vectors > 1:
         x, elements, warps, stages = 4, 8192, 4, 1
-    elif any(type(step) is not int or step > 1 for step in steps):
-        x, elements, warps, stages = 16, 2048 if many else 4096, 2 if many else 4, 1
+    elif side_by_side or len(row) > 1 and many:
+        x, elements, warps, stages = 8 if side_by_side else 16, 1024 if side_by_side else 2048, 1, 3
+        while x > 1 and columns < 4 * x * arch.processors:
+            x //= 2
     elif not many:
         x, elements, warps, stages = 1, 4096, 4, 1
-    elif len(row) > 1:
-        x, elements, warps, stages = 1, 2048, 2, 3
     elif _smallest_access(tiling.kernel) == 1:
         x, elements, warps, stages = 8, 2048, 2, 3
     else:
         x, elements, warps, stages = 4, 4096, 4, 1
-    x = min(x, next_power_of_two(columns))
+    x = x if units else min(x, next_power_of_two(columns))
     left, blocks = max(elements // (x * vectors), 1), {}
     for n in reversed(list(row)):
         blocks[n] = min(next_power_of_two(row[n]), left)
         left = max(left // blocks[n], 1)
-    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, **blocks)
+    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, units=units, **blocks)
 
 
 def totals(tiling: Tiling, arch: devices.Architecture) -> Config:

@@ -3,7 +3,8 @@ each of whose threads adds up what it reads.
 
 A row may be several axes, such as groups that share a factor and the elements of a group: each is a dimension of the
 block, so that what does not vary along one is loaded once for it. The threads' sums are put together when the row has
-been read.
+been read. Several vectors of halves are multiplied by the matrix units, to which the matrix is turned into halves as
+eager has it. Factors that stay the same along a row are multiplied by behind the sum.
 """
 
 from __future__ import annotations
@@ -15,23 +16,28 @@ import torch
 
 from ... import devices
 from ...graph import dims
-from . import ops, types, worker
-from .emit import EMITTERS, Emitter
-from .tiling import ROW, products
+from . import ops, thin_terms, types, worker
+from .emit import EMITTERS
+from .interleaved import InterleavedEmitter, joined
+from .tiling import ROW
 
 if TYPE_CHECKING:
     from ..loops import Compute, Reduce, Statement
     from .tiling import Tiling
 
 
-class ThinEmitter(Emitter):
+class ThinEmitter(InterleavedEmitter):
     """The text of such a kernel."""
 
-    word, packs = "product", True
+    word, packs, side = "product", True, "r"
 
     def __init__(self, tiling: Tiling, *args: object) -> None:
         super().__init__(tiling, *args)
         self.row = [n for n in ROW if n in self.extents]
+        self.sums = thin_terms.sums(tiling)
+        # The type of the matrix units' operands, where they are used, and the loads that are done where they are.
+        self.units = thin_terms.operand_type(tiling) if self.config.units else None
+        self.there: set = set()
 
     def _dimensions(self) -> list:
         return [n for n in self.extents if self.block[n] > 1 or n == "r"]
@@ -63,40 +69,45 @@ class ThinEmitter(Emitter):
         self.line(f"{n} = {start}" + (f" + {self._arange(n)}" if n in self.dimensions else ""))
         if n in self.masked:
             self.line(f"{n}_in = {n} < {self.text(self.extents[n])}")
+        if n == self.side:
+            self.places_of_all(lambda count: f"{start} * {count}")
 
     def _statements(self) -> None:
         kernel = self.kernel
         sums = [s for s in kernel.body if s.combine]
-        own, terms = set(), {}
-        for s in sums:
-            terms[s.dst] = products(kernel, s.arg)
-            own |= self._parts(s.arg)
-        later, ahead = set(), self._fetch()
+        own = set().union(*(t.inner for t in self.sums.values()))
+        if self.units:
+            own |= self._turned(own)
+        later, ahead = set(), self._fetch(own)
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces:
-                if any(n in later or n in terms for n in s.uses):
+                if any(n in later or n in self.sums for n in s.uses):
                     later.add(s.dst)
                 else:
                     self.statement(s)
+        shape = f"[{self.block['y']}, {self.block['x']}]" if self.units else self.shape
         for s in sums:
-            self.line(f"{self.names[s.dst]}_sum = tl.zeros({self.shape}, tl.float32)")
+            self.line(f"{self.names[s.dst]}_sum = tl.zeros({shape}, tl.float32)")
         with self._loops():
             for s in kernel.body:
                 if kernel.is_element(s) and s.dst not in own | ahead:
                     self.statement(s)
             for s in sums:
-                for t in terms[s.dst]:
-                    self._add(s, t)
+                if self.units:
+                    self._multiply(s)
+                else:
+                    for t in self.sums[s.dst].terms:
+                        self._add(s, t)
         for s in sums:
             self._finish(s)
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces and (s.dst in later or s.effect and any(
-                    n in later or n in terms for n in s.uses)):
+                    n in later or n in self.sums for n in s.uses)):
                 self.statement(s)
 
-    def _fetch(self) -> set:
+    def _fetch(self, own: set) -> set:
         """Load what may be read before the kernels in front of this one have ended, wait for these, and give the names
-        of what was loaded: whole rows, where a block holds them."""
+        of what was loaded: whole rows, where a block holds them, but what the sum loads as its ``own``."""
         kernel, found = self.kernel, set()
         able = worker.CAPABILITY <= devices.of_type("cuda").architecture().capability
         if self.interpret or not able or any(type(e) is not int or e > self.block[n]
@@ -104,7 +115,8 @@ class ThinEmitter(Emitter):
             return found
         steady, places = {kernel.buffers[k].name for k in kernel.steady}, set(map("@{}".format, self.extents))
         for s in kernel.body:
-            if s.loaded in steady and kernel.is_element(s) and s.symbols <= places and s.mask is None:
+            if (s.loaded in steady and s.dst not in own and kernel.is_element(s) and s.symbols <= places
+                and s.mask is None):
                 if not found:
                     for n in self.row:
                         self._place(n, "0")
@@ -149,35 +161,116 @@ class ThinEmitter(Emitter):
                 return True
         return False
 
-    def _parts(self, name: str) -> set:
-        """The additions and multiplications of a sum, which are done as it is taken, where nothing else reads them."""
-        s, readers = self.kernel.definition[name], sum(name in r.uses for r in self.kernel.body)
-        if readers != 1 or s.dtype is not torch.float32:
-            return set()
-        if s.prim == "add":
-            return {name}.union(*map(self._parts, s.operands))
-        return {name} if s.prim == "mul" else set()
+    def _turned(self, own: set) -> set:
+        """What needs not be computed where matrix units take the operands: vectors as float32, bytes as float32 that
+        become halves at once, and what is read together with its neighbours."""
+        kernel, found = self.kernel, set()
+        for total in self.sums.values():
+            names = [t.vector for t in total.terms]
+            names += [t.matrix[0] for t in total.terms if self._whole(t)]
+            for n in names:
+                if kernel.definition[n].prim == "cast" and all(
+                        r.dst in own or r.combine for r in kernel.body if n in r.uses):
+                    found.add(n)
+            loads = [thin_terms.behind_cast(kernel, t.vector) for t in total.terms]
+            for group in self.groups:
+                if all(s in loads and loads.count(s) == 1 and all(
+                        r.dst in found | own or r.combine for r in kernel.body if s.dst in r.uses)
+                       for s in group.members):
+                    self.there |= {s.dst for s in group.members}
+        return found | self.there
 
     def _loops(self) -> object:
         return _Nest(self)
 
-    def _add(self, s: Reduce, term: str) -> None:
-        total, product = f"{self.names[s.dst]}_sum", self.kernel.definition[term]
-        a, b = (self.full(n) for n in product.operands)
+    def _add(self, s: Reduce, term: thin_terms.Term) -> None:
+        total = f"{self.names[s.dst]}_sum"
+        a, b = self._product(term.matrix, self.dimensions), self.full(term.vector)
         masked = [f"{n}_in" for n in self.row if n in self.masked]
         if masked:  # of what is not there, nothing is known
             a = f"tl.where({' & '.join(masked)}, {a}, 0.0)"
             b = f"tl.where({' & '.join(masked)}, {b}, 0.0)"
         self.line(f"{total} = tl.fma({a}, {b}, {total})")
 
+    def _product(self, factors: tuple[str, ...], dimensions: list[str]) -> str:
+        """Factors multiplied, as a block that has these of the dimensions."""
+        text = " * ".join(self.names[n] for n in factors)
+        if set().union(*(self.varies[n] for n in factors)) >= set(dimensions):
+            return text
+        shape = [self.length[n] if n in dimensions else 1 for n in self.dimensions]
+        return f"tl.broadcast_to({text}, {shape})"
+
+    def _multiply(self, s: Reduce) -> None:
+        """Add a block's products by the matrix units: of loads that lie side by side, with the vectors as they lie, and
+        the parts of the matrix put side by side."""
+        kernel, terms = self.kernel, self.sums[s.dst].terms
+        of = {thin_terms.behind_cast(kernel, t.vector).dst: t for t in terms}
+        done = []
+        for group in self.groups:
+            names = [member.dst for member in group.members]
+            if self.there.issuperset(names) and of.keys() >= set(names):
+                text, shape = self.read_together(group)
+                shape = [*shape[:-1], shape[-1] * group.count]
+                self._dot(s, [of[n] for n in names], text, shape, f"r_{group.count}_in")
+                done += [of[n] for n in names]
+        for t in terms:
+            if t not in done:
+                load = thin_terms.behind_cast(kernel, t.vector)
+                shape = [self.length[n] if n in self.varies[load.dst] else 1 for n in self.dimensions]
+                self._dot(s, [t], self.names[load.dst], shape, "r_in")
+
+    def _dot(self, s: Reduce, terms: list, vector: str, shape: list[int], within: str) -> None:
+        """Add the products of vectors, which have this shape, and as many parts of the matrix as there are terms.
+        ``within``: the name of what tells which of the vectors' elements along ``r`` are there."""
+        total, dtype, count = f"{self.names[s.dst]}_sum", types.tl_dtype(self.units), len(terms)
+        masked = [f"{n}_in" for n in self.row if n in self.masked]
+        wanted = [1 if n == "x" else self.length[n] * (count if n == "r" else 1) for n in self.dimensions]
+        if shape != wanted:
+            vector = f"tl.broadcast_to({vector}, {wanted})"
+        if masked:
+            inside = " & ".join(within if n == "r_in" else n for n in masked)
+            vector = f"tl.where({inside}, {vector}, 0.0).to({dtype})"
+        depth = count
+        for n in self.row:
+            depth *= self.length[n]
+        parts = [self._part(t, masked) for t in terms]
+        matrix = f"tl.reshape({joined(parts)}, [{self.block['x']}, {depth}])"
+        vector = f"tl.reshape({vector}, [{self.block['y']}, {depth}])"
+        if self.interpret:  # it multiplies the bits of bfloat16
+            vector, matrix = f"{vector}.to(tl.float32)", f"{matrix}.to(tl.float32)"
+        self.line(f"{total} = tl.dot({vector}, tl.trans({matrix}), {total})")
+
+    def _whole(self, term: thin_terms.Term) -> bool:
+        """Whether a term's part of the matrix is nothing but bytes, which become halves at once."""
+        first = term.matrix[0]
+        return (len(term.matrix) == 1 and thin_terms.whole(self.kernel, first)
+                and self.varies[first] >= set(self.dimensions) - {"y"})
+
+    def _part(self, term: thin_terms.Term, masked: list[str]) -> str:
+        """A term's part of the matrix in the type of the matrix units."""
+        dtype, kept = types.tl_dtype(self.units), [n for n in self.dimensions if n != "y"]
+        if self._whole(term):
+            text = self.names[self.kernel.definition[term.matrix[0]].operands[0]]
+        else:
+            text = self._product(term.matrix, kept)
+        if masked:
+            text = f"tl.where({' & '.join(masked)}, {text}, 0)"
+        return f"({text}){'.to(tl.float32)' if self.interpret else ''}.to({dtype})"
+
     def _finish(self, s: Reduce) -> None:
         text = f"{self.names[s.dst]}_sum"
-        for n in reversed(self.dimensions):
-            if n in ROW:
-                text = f"tl.sum({text}, {self.dimensions.index(n)})"
-        kept = [n for n in self.dimensions if n not in ROW]
-        if kept:
-            text += f"[{', '.join('None' if n in ROW else ':' for n in self.dimensions)}]"
+        if self.units:
+            text += f"[:, :{', None' * (len(self.dimensions) - 2)}]"
+        else:
+            for n in reversed(self.dimensions):
+                if n in ROW:
+                    text = f"tl.sum({text}, {self.dimensions.index(n)})"
+            kept = [n for n in self.dimensions if n not in ROW]
+            if kept:
+                text += f"[{', '.join('None' if n in ROW else ':' for n in self.dimensions)}]"
+        for n in self.sums[s.dst].behind:  # one that is no finite number would make most of a row's terms none
+            name = self.names[n]
+            text += f" * ({name} + ({name} - {name}))"
         self.assign(s.dst, text)
 
 
@@ -189,14 +282,15 @@ class _Nest:
 
     def __enter__(self) -> None:
         e, self.depth = self.e, self.e.depth
+        walked = [n for n in e.row if not (type(e.extents[n]) is int and e.extents[n] <= e.block[n])]
         for n in e.row:
             wide = ".to(tl.int64)" if n in e.wide else ""
             extent, block = e.extents[n], e.block[n]
-            if type(extent) is int and extent <= block:
+            if n not in walked:
                 e._place(n, f"0{wide}" if not wide else "tl.zeros([], tl.int64)")
                 continue
             loop = f"range(0, {e.text(extent)}, {block})"
-            if n == e.row[-1] and e.config.stages > 1:
+            if n == walked[-1] and e.config.stages > 1:
                 loop = f"tl.range(0, {e.text(extent)}, {block}, num_stages={e.config.stages})"
             e.line(f"for {n}_start in {loop}:")
             e.depth += 1

@@ -543,7 +543,8 @@ def thin(kernel: Kernel) -> Tiling | None:
         return None
     row = kernel.raxes[-1]
     across = contiguous_axes(kernel, [matrix])
-    if len(kernel.raxes) == 1 and row.name not in across:
+    halves = count > 1 and all(kernel.buffer_of[s.loaded].dtype in loops.HALF for s in loads if s is not matrix)
+    if len(kernel.raxes) == 1 and row.name not in across and not halves:
         return None
     return tiling(kernel, "thin", y=vectors, x=rows, **{n: [a] for n, a in zip(ROW[-len(kernel.raxes):], kernel.raxes)})
 

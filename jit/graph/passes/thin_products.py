@@ -66,7 +66,8 @@ def _operands(b: Builder, n: Node) -> tuple[Node, Node, Node | None] | None:
 
 def _rewrite(b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
-    most = backend(n.type.device).most_vectors
+    device = backend(n.type.device)
+    most = device.most_vectors if n.type.dtype is torch.float32 else device.most_half_vectors
     if not any(_few(size, most) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:])):
         return None
     found = _operands(b, n)
