@@ -131,10 +131,10 @@ def test_the_cosine_of_a_turn():
     from jit.graph.interpret import evaluate
     from jit.graph.ops.random import _turned
 
-    for dtype, error in ((torch.float32, 3e-7), (torch.float64, 1e-15)):
-        u = torch.arange(0, 1, 2.0**-14, dtype=dtype)
-        (got,) = evaluate(trace(_turned, [u]), [u])
-        assert got.dtype is dtype and (got.double() - torch.cos(2 * math.pi * u.double())).abs().max() < error
+    words = torch.cat([torch.arange(-(1 << 31), 1 << 31, 1 << 18), torch.tensor([1, -1, (1 << 31) - 1])])
+    (got,) = evaluate(trace(_turned, [words.int()]), [words.int()])
+    want = torch.cos(2 * math.pi * words.double() * 2.0**-32)
+    assert got.dtype is torch.float32 and (got.double() - want).abs().max() < 3e-7
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d)[6:])

@@ -22,6 +22,9 @@ ONE = {
     "lgamma": torch.lgamma, "digamma": torch.digamma,
 }
 TWO = {"pow": torch.pow, "atan2": torch.atan2}
+# Forms for arguments of which more is known: the function, and the field of ``ops.Context`` that says it.
+KNOWN = {"log_of_bfloat16": ("log", "bfloat16"), "log2_of_bfloat16": ("log2", "bfloat16"),
+         "log10_of_bfloat16": ("log10", "bfloat16"), "log1p_of_fraction": ("log1p", "fraction")}
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1e-30, -1e-30]
 # Where a value is near zero, and what it is computed from is not: as a share of what is around it.
 LOOSE = {"sin": 3e-7, "cos": 3e-7, "tan": 3e-7, "lgamma": 2e-6, "digamma": 2e-6, "acos": 2e-7, "erf": 0, "atan2": 0}
@@ -35,8 +38,8 @@ def points() -> torch.Tensor:
     return some.half().float()
 
 
-def text_of(name: str, arity: int, interpret: bool) -> str:
-    c = ops.Context(torch.float32, (torch.float32,) * arity, fast=True, interpret=interpret)
+def text_of(name: str, arity: int, interpret: bool, **known: bool) -> str:
+    c = ops.Context(torch.float32, (torch.float32,) * arity, fast=True, interpret=interpret, **known)
     names = ["x", "y"][:arity]
     result = ops.emit(name, c, *names)
     loads = "".join(f"    {n} = tl.load(p{n} + at, mask=inside)\n" for n in names)
@@ -77,6 +80,15 @@ def interpret() -> None:
             at = [int(i) for i in bad.split("[")[1].strip("]").split(",")]
             bad += " " + str([(a[i].item(), b[i].item(), out[i].item(), want[i].item()) for i in at])
         print(f"{name} {bad or 'ok'}")
+    for name, (function, known) in KNOWN.items():
+        x = points().bfloat16().float() if known == "bfloat16" else torch.cat([
+            torch.linspace(0, 1, 3001), torch.tensor([math.nan, 0.0, 1.0, 1e-30, 1e-39])])
+        text = text_of(function, 1, True, **{known: True})
+        kernel, _ = load_function(text, "kernel")
+        out = torch.full_like(x, 77.0)
+        kernel[(-(-x.numel() // 1024),)](x, out, x.numel())
+        bad = faults(name, out, getattr(torch, function)(x.double())) if f"_{name}(" in text else "another form"
+        print(f"{name} {bad or 'ok'}")
 
 
 @functools.cache
@@ -88,16 +100,34 @@ def interpreted() -> dict:
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", [*ONE, *TWO])
+@pytest.mark.parametrize("name", [*ONE, *TWO, *KNOWN])
 def test_error(name):
     assert interpreted()[name] == "ok"
+
+
+def test_forms_for_what_is_known_of_arguments():
+    """Logarithms of float16 numbers, and of what is computed, go another way near 1; those of bfloat16 do not."""
+    x = torch.rand(64, 32)
+
+    def texts(program, dtype):
+        return "".join(k[1] for c in compiled_for_gpu(program, x.to(dtype)) for k in c.kernels)
+
+    assert "_log_of_bfloat16(" in texts(torch.log, torch.bfloat16)
+    assert "_log_of_bfloat16(" in texts(lambda x: torch.xlogy(x, x), torch.bfloat16)
+    assert "_log_of_bfloat16(" not in texts(torch.log, torch.float16) + texts(torch.log, torch.float32)
+    assert "_log_of_bfloat16(" not in texts(lambda x: torch.log(x.float() + 1).bfloat16(), torch.bfloat16)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert "_log1p_of_fraction(" in texts(torch.nn.functional.logsigmoid, dtype)
+        assert "_log1p_of_fraction(" not in texts(torch.log1p, dtype)
+        assert "_log1p_of_fraction(" not in texts(
+            lambda x: torch.log1p(torch.exp(-x.float())).to(x.dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_they_compile(dtype):
     """All in one kernel; the functions of angles go around their branch for large ones."""
     def program(x, y):
-        return [f(x) for f in ONE.values()] + [f(x, y) for f in TWO.values()]
+        return [f(x) for f in ONE.values()] + [f(x, y) for f in TWO.values()] + [torch.nn.functional.logsigmoid(x)]
 
     x = torch.randn(64, 33).to(dtype)
     compiled = compiled_for_gpu(program, x, x + 1)

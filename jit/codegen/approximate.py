@@ -41,6 +41,24 @@ def fast_values(kernel: Kernel) -> frozenset:
     return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
 
 
+def bfloat16_values(kernel: Kernel) -> frozenset:
+    """The float32 values that are bfloat16 numbers: none lies nearer to 1 than 1/256, but 1 itself."""
+    return frozenset(s.dst for s in kernel.body if s.prim == "cast" and s.dtype is torch.float32
+                     and kernel.dtypes[s.args[0]] is torch.bfloat16)
+
+
+def fractions(kernel: Kernel) -> frozenset:
+    """The values that are 0 to 1 (or NaN), both included: exponentials of what is the negative of a magnitude."""
+    prims = {s.dst: s for s in kernel.body if s.prim}
+
+    def falls(name: str) -> bool:
+        s = prims.get(name)
+        return s is not None and s.prim == "neg" and s.args[0] in prims and prims[s.args[0]].prim == "abs"
+
+    return frozenset(n for n, s in prims.items() if s.prim in ("exp", "exp2") and falls(s.args[0])
+                     and s.dtype.is_floating_point)
+
+
 def rounded_inputs(kernel: Kernel) -> frozenset:
     """The names of the float32 buffers of which all that is read is such a value."""
     fast = fast_values(kernel)

@@ -31,7 +31,8 @@ class Context:
     matter. ``divisor_per_row``: the second argument varies along fewer dimensions than the first. ``packs``: the
     arguments are blocks, whose bytes may be taken four at a time. ``pairs``: they are blocks that are rounded to
     bfloat16 two at a time. ``helpers`` collects the functions that the text calls, ``libdevice`` tells whether it uses
-    that library."""
+    that library. ``bfloat16``: the first argument is a bfloat16 number in a wider type; ``fraction``: it is 0 to 1, or
+    NaN."""
 
     dtype: torch.dtype
     args: tuple
@@ -43,6 +44,8 @@ class Context:
     pairs: bool = False
     helpers: dict = field(default_factory=dict)
     libdevice: bool = False
+    bfloat16: bool = False
+    fraction: bool = False
 
     @property
     def source(self) -> torch.dtype:

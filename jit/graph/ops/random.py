@@ -77,14 +77,13 @@ def _open(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: to
 _SINE = (3.141592640077203, -5.167710076668337, 2.5500773865292525, -0.5982904112854502, 0.07765591228015914)
 
 
-def _turned(b: Builder, u: Node) -> Node:
-    """The cosine of ``u`` turns, 0 <= u < 1. A library's would first bring any angle into range, at several times the
-    cost."""
-    if u.type.dtype is torch.float64:
-        return b.cos(b.mul(u, 2 * math.pi))
-    w = b.add(b.abs(b.add(b.mul(u, 2.0), -1.0)), -0.5)
+def _turned(b: Builder, words: Node) -> Node:
+    """The float32 cosine of an angle of which int32 ``words`` are the 2^32nd parts of a turn. A library's would first
+    bring any angle into range, at several times the cost."""
+    half_turns = b.abs(b.cast(words, torch.float32))  # times 2^31: at most half a turn to either side
+    w = b.fma(half_turns, b.lift(-2.0**-31, half_turns), b.lift(0.5, half_turns))
     z = b.mul(w, w)
-    *lower, sine = (b.lift(c, u) for c in _SINE)
+    *lower, sine = (b.lift(c, w) for c in _SINE)
     for c in reversed(lower):
         sine = b.fma(z, sine, c)
     return b.mul(w, sine)
@@ -96,14 +95,13 @@ def normal(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: t
     if dtype is torch.float64:
         key = philox.seed(b, device)
         first, second = (philox.bits(b, shape, device, torch.int64, key, k, 2) for k in (0, 1))
-        digits = 53
-    else:
-        words, odd = philox.pairs(b, shape, device)
-        first, second = b.cast(words, torch.int32), b.cast(b.shr(words, 32), torch.int32)
-        digits, dtype = 24, torch.float32
-        second = b.add(second, b.where(odd, b.lift(3 << digits - 2, second), 0))
-    radius = b.sqrt(b.mul(b.log(_fraction(b, first, digits, dtype, 1.0)), -2.0))
-    return b.mul(radius, _turned(b, _fraction(b, second, digits, dtype)))
+        radius = b.sqrt(b.mul(b.log(_fraction(b, first, 53, dtype, 1.0)), -2.0))
+        return b.mul(radius, b.cos(b.mul(_fraction(b, second, 53, dtype), 2 * math.pi)))
+    words, odd = philox.pairs(b, shape, device)
+    first, second = b.cast(words, torch.int32), b.cast(b.shr(words, 32), torch.int32)
+    second = b.add(second, b.where(odd, b.lift(-1 << 30, second), 0))  # three quarters more, or one less
+    radius = b.sqrt(b.mul(b.log(_fraction(b, first, 24, torch.float32, 1.0)), -2.0))
+    return b.mul(radius, _turned(b, second))
 
 
 def exponential(b: Builder, shape: tuple[IntExpr, ...], dtype: torch.dtype, device: torch.device) -> Node:
