@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import re
 import sys
 import textwrap
+import unittest.mock
 import warnings
 from pathlib import Path
 
@@ -222,12 +224,21 @@ def main() -> None:
     print(collections.Counter(max((f.forward, f.backward), key=_ORDER.index) for f in found))
 
 
+@contextlib.contextmanager
+def untouched_gpu():
+    """No GPU, as far as torch tells: PyTorch's database of operators begins to use one when it is imported, and no child
+    of a process that has begun can use it."""
+    with unittest.mock.patch("torch.cuda.is_available", lambda: False):
+        yield
+
+
 def go_through(given, found: list[Found]) -> None:
     """Look at the operators that the command line names, each in a process of its own."""
-    import jit
+    with untouched_gpu():
+        import jit
 
-    jit.runtime.native()
-    known = operators()
+        jit.runtime.native()
+        known = operators()
     chosen = [name for name in known if not given.only or re.search(given.only, name)]
 
     def checked(name: str) -> list:
