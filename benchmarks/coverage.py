@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import sys
 import textwrap
@@ -226,9 +227,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def untouched_gpu():
-    """No GPU, as far as torch tells: PyTorch's database of operators begins to use one when it is imported, and no child
-    of a process that has begun can use it."""
-    with unittest.mock.patch("torch.cuda.is_available", lambda: False):
+    """No GPU, as far as torch and numba tell: importing PyTorch's database of operators asks both for one, and no child
+    of a process that has asked can use it."""
+    with (unittest.mock.patch("torch.cuda.is_available", lambda: False),
+          unittest.mock.patch.dict(os.environ, NUMBA_DISABLE_CUDA="1")):
         yield
 
 

@@ -204,12 +204,20 @@ def test_a_few_vectors_of_halves_are_multiplied_by_matrix_units(name, rows):
 
 
 def test_factors_of_a_row_are_multiplied_by_behind_its_sum():
-    """Those of groups, which vary along it, before."""
     for rows in (1, 4):
         added, finished = [line for line in text_of("int8", rows).splitlines() if "v8_sum" in line][1:3]
         assert "v3" not in added and "* (v3 + (v3 - v3))" in finished
-    added = next(line for line in text_of("int4_stacked", 1).splitlines() if "tl.fma(" in line)
-    assert " * " in added
+
+
+@pytest.mark.parametrize("name", ["int4_stacked", "int4_in_halves", "int4_in_words", "two_bits", "uint8_with_zeros"])
+def test_factors_of_groups_follow_the_sums_over_their_parts(name):
+    """With what is taken from all numbers; where float32 is kept, each element is multiplied."""
+    added = [line for line in text_of(name, 1).splitlines() if "tl.fma(" in line and "_part" in line.split("=")[0]]
+    assert added and not any(" * " in line or " - " in line.split(",")[0] for line in added)
+    assert ("_small_word(" in added[0] or "<< 16" in added[0]) == (name != "uint8_with_zeros")
+    assert "_part" not in text_of(name, 1, dtype=torch.float32)
+    kernels, *_ = gpu_kernels(name, k=1024, n=256, dtype=torch.bfloat16)
+    assert compile_triton(kernels)
 
 
 def test_neighbours_in_a_row_are_read_at_once():
@@ -240,10 +248,10 @@ def interpret():
                 plan = compile_graph(graph, Options(target="reference"))
                 near(reference.run_plan(plan, *tensors, run_kernel=run)[0], fn, tensors)
             print(f"ok {name}.{word}")
-    for rows in (1, 3):
+    for name, rows, place in (("int8", 1, 1), ("int8", 3, 1), ("int4_stacked", 1, (1, 0)), ("int4_in_halves", 1, (1, 2))):
         for value in (torch.inf, -torch.inf, torch.nan):
-            graph, fn, tensors = scheduled("int8", DEVICE, k=96, n=6, dtype=torch.bfloat16, rows=rows)
-            tensors[2][1] = value
+            graph, fn, tensors = scheduled(name, DEVICE, k=96, n=6, dtype=torch.bfloat16, rows=rows)
+            tensors[2][place] = value
             plan = compile_graph(graph, Options(target="reference"))
             (got,), want = reference.run_plan(plan, *tensors, run_kernel=run), fn(*tensors)
             assert torch.equal(got.isnan(), want.isnan()) and got[:, 1].isnan().all() and not got[:, 0].isnan().any()

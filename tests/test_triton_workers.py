@@ -137,10 +137,11 @@ def test_an_interrupt_from_the_keyboard_leaves_them_alone(fresh):
 def test_a_forked_child_has_its_own():
     code = ("import os, sys; sys.path.insert(0, sys.argv[1]); import torch, triton_kernels as zoo\n"
             "from jit.codegen.triton import compile as c, emit as e, workers as w\n"
-            "def run(n): return c.build_sources({n: e.emit(zoo.CASES[n](torch.float32, 2).kernel)}, 90)[n].cubin\n"
-            "run('swiglu'); before = w.workers(); child = os.fork()\n"
-            "if not child:\n    ok = run('rope') and w.workers() is not before; os._exit(0 if ok else 1)\n"
-            "assert os.waitpid(child, 0)[1] == 0; assert run('row_sum') and w.workers() is before\n")
+            "cases = [e.emit(zoo.CASES[n](torch.float32, 2).kernel) for n in ('swiglu', 'rope', 'row_sum')]\n"
+            "def run(i): return c.build_sources({'k': cases[i]}, 90)['k'].cubin\n"
+            "run(0); before = w.workers(); child = os.fork()\n"
+            "if not child:\n    ok = run(1) and w.workers() is not before; os._exit(0 if ok else 1)\n"
+            "assert os.waitpid(child, 0)[1] == 0; assert run(2) and w.workers() is before\n")
     here = os.path.dirname(os.path.abspath(__file__))
     env = dict(os.environ, JIT_CACHE_DIR=options.cache_dir, PYTHONPATH=os.pathsep.join([os.path.dirname(here), *sys.path]))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, here], env=env, capture_output=True, text=True,

@@ -436,6 +436,14 @@ class Emitter:
         return (f" + {self.names[s.mask]}.to(tl.int32) * 0" if (self.varies[s.mask] - along) & set(self.dimensions)
                 else "")
 
+    def steps(self, extent: object, block: int) -> str:
+        """What the innermost loop over blocks of a dimension goes through: with loads ahead, or written out."""
+        limits, config = f"0, {self.text(extent)}, {block}", self.config
+        if config.stages > 1:
+            return f"tl.range({limits}, num_stages={config.stages})"
+        written_out = config.unrolled and type(extent) is int and extent <= heuristics.UNROLLED * block
+        return f"tl.static_range({limits})" if written_out else f"range({limits})"
+
     def eviction(self, s: Load) -> str:
         """The cache policy of a load: what is read once streams through, unless a later pass over the row reads it
         again; in loops over rows, weights stay."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NARROWEST = 16  # columns of a block of rows that is held on chip
 LEAST_SUM = 16  # length of sums, rows and columns of the blocks that matrix units take
+UNROLLED = 16  # blocks of a loop that is written out
 UNITS = 80  # the capability from which they take all halves
 
 
@@ -35,7 +36,8 @@ class Config:
     evict: what is read once leaves the cache first. through: so does what is written. index_bits: 32 or 64, or 0 to
     decide from the sizes. shift: rows whose length is no multiple of a vector are read from the aligned address before
     them (x is 1). singly: threads take elements one by one, not
-    vectors. units: sums of products are taken by the matrix units.
+    vectors. units: sums of products are taken by the matrix units. unrolled: the loop is written out, as far as
+    ``UNROLLED`` blocks. folded: factors that stay the same along parts of a row follow their sums.
     """
 
     x: int = 1
@@ -54,6 +56,8 @@ class Config:
     shift: bool = False
     singly: bool = False
     units: bool = False
+    unrolled: bool = False
+    folded: bool = False
 
 
 def next_power_of_two(n: int) -> int:
@@ -97,8 +101,8 @@ def _sorted_rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     return Config(x=x, r=block, warps=_clamp(block * x // 256, 1, 8))
 
 
-def mostly_reads(kernel: Kernel, arch: devices.Architecture) -> bool:
-    """Whether a kernel reads more than the cache holds, and writes a small part of that. What it reads should then
+def mostly_reads(kernel: Kernel, arch: devices.Architecture, caches: int = 2) -> bool:
+    """Whether a kernel reads more than so many caches hold, and writes a small part of that. What it reads should then
     leave the cache first: 0.91 of a copy's rate for sums of rows, 0.77 where it puts out what others have left there.
     Kernels that write as much are 0.03 slower so, and those of few long rows up to a third."""
     extent = {a.name: size_hint(a.extent) for a in kernel.axes + kernel.raxes}
@@ -108,7 +112,7 @@ def mostly_reads(kernel: Kernel, arch: devices.Architecture) -> bool:
             size = kernel.buffer_of[s.accessed].dtype.itemsize * math.prod(extent.get(n, 1) for n in s.symbols)
             read, written = read + size * (not s.effect), written + size * s.effect
     rows = math.prod(extent[a.name] for a in kernel.axes)
-    return read > 2 * arch.cache and 4 * written < read and rows >= 8 * arch.processors
+    return read > caches * arch.cache and 4 * written < read and rows >= 8 * arch.processors
 
 
 def _smallest_access(kernel: Kernel) -> int:
@@ -339,9 +343,10 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     """Sums of products of a matrix and a few vectors: some rows of the matrix for a program, which share what they read
     of the vector, with pieces of the row on their way to shared memory.
 
-    Microseconds for a vector and a matrix of 16384 x 4096 that is not in the cache (what the reads take): bytes 19
-    (16), four bits with groups' factors 18 where pairs lie half a row apart, 19 where they are neighbours (8). For
-    four vectors by the matrix units 21 and 22, for sixteen 20 and 22.
+    Microseconds for a vector and a matrix of 16384 x 4096 that is not in the cache, whose lines have been written to
+    before (what the reads take): bytes 22 (16), four bits with groups' factors 18 where pairs lie half a row apart, 19
+    where they are neighbours, 23 where eight lie in a word across rows (8). For four vectors by the matrix units 31
+    and 27.
     """
     row = {n: size_hint(tiling.extents[n]) for n in ROW if n in tiling.extents}
     columns, vectors = size_hint(tiling.extent("x")), next_power_of_two(size_hint(tiling.extent("y")))
@@ -351,12 +356,18 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     many, side_by_side = columns >= 64 * arch.processors, bool(analysis.interleaved(tiling.kernel, "@r"))
     units = (math.prod(row.values()) >= LEAST_SUM and arch.capability >= UNITS
              and thin_terms.operand_type(tiling) is not None)
+    walked = turned and vectors == 1 and len(row) > 1 and row["r"] <= UNROLLED
     if units:
         x, warps, stages = 64, 4, 4
         while x > LEAST_SUM and 2 * columns < 3 * x * arch.processors:
             x, warps = x // 2, max(warps // 2, 1)
         vectors = max(vectors, LEAST_SUM)
         elements = 256 * x * vectors
+    elif walked:  # what lies in a word is taken from it one after the other
+        x, warps, stages = 32, 4, 1
+        while x > 16 and columns < 2 * x * arch.processors:
+            x, warps = x // 2, warps * 2
+        elements = 512 * warps
     elif turned:
         x, elements, warps, stages = 64, 8192, 8, 1
         while x > 16 and 2 * columns < 3 * x * arch.processors:
@@ -364,21 +375,22 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     elif vectors > 1:
         x, elements, warps, stages = 4, 8192, 4, 1
     elif side_by_side or len(row) > 1 and many:
-        x, elements, warps, stages = 8 if side_by_side else 16, 1024 if side_by_side else 2048, 1, 3
+        x, elements, warps, stages = 8, 2048, 1, 3
         while x > 1 and columns < 4 * x * arch.processors:
             x //= 2
-    elif not many:
-        x, elements, warps, stages = 1, 4096, 4, 1
-    elif _smallest_access(tiling.kernel) == 1:
-        x, elements, warps, stages = 8, 2048, 2, 3
+    elif len(row) == 1 and _smallest_access(tiling.kernel) == 1:  # a warp has a row, and reads the whole of it at once
+        x, elements, warps, stages = 1, 2048, 1, 1
+        while warps < 8 and columns * warps < 8 * arch.processors:
+            elements, warps = elements * 2, warps * 2
     else:
-        x, elements, warps, stages = 4, 4096, 4, 1
+        x, elements, warps, stages = 1, 4096, 4, 1
     x = x if units else min(x, next_power_of_two(columns))
     left, blocks = max(elements // (x * vectors), 1), {}
     for n in reversed(list(row)):
-        blocks[n] = min(next_power_of_two(row[n]), left)
+        blocks[n] = 1 if walked and n == "r" else min(next_power_of_two(row[n]), left)
         left = max(left // blocks[n], 1)
-    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, units=units, **blocks)
+    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, units=units, unrolled=True,
+                  evict=mostly_reads(tiling.kernel, arch, caches=1), folded=not units and (walked or not turned), **blocks)
 
 
 def totals(tiling: Tiling, arch: devices.Architecture) -> Config:

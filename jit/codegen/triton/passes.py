@@ -78,10 +78,8 @@ class Passes:
             self._start(s, paired)
         for s in running:
             scans.start(e, s, self._row_constant)
-        extent, block = e.text(e.extents["r"] + (0 if e.row_start is None else VECTOR - 1)), e.block["r"]
-        step = (f"range(0, {extent}, {block})" if e.config.stages < 2
-                else f"tl.range(0, {extent}, {block}, num_stages={e.config.stages})")
-        e.line(f"for r_start in {step}:")
+        extent = e.extents["r"] if e.row_start is None else e.extents["r"] + (VECTOR - 1)
+        e.line(f"for r_start in {e.steps(extent, e.block['r'])}:")
         with e.indented():
             e.r_positions("r_start + r_block")
             for i in statements:

@@ -19,6 +19,7 @@ from ...graph import dims
 from . import ops, thin_terms, types, worker
 from .emit import EMITTERS
 from .interleaved import InterleavedEmitter, joined
+from .thin_folds import Folds
 from .tiling import ROW
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ThinEmitter(InterleavedEmitter):
         # The type of the matrix units' operands, where they are used, and the loads that are done where they are.
         self.units = thin_terms.operand_type(tiling) if self.config.units else None
         self.there: set = set()
+        self.folds = Folds(self)
 
     def _dimensions(self) -> list:
         return [n for n in self.extents if self.block[n] > 1 or n == "r"]
@@ -85,19 +87,27 @@ class ThinEmitter(InterleavedEmitter):
                     later.add(s.dst)
                 else:
                     self.statement(s)
-        shape = f"[{self.block['y']}, {self.block['x']}]" if self.units else self.shape
         for s in sums:
+            shape = [self.block["y"], self.block["x"]] if self.units else self.folds.shape(s)
             self.line(f"{self.names[s.dst]}_sum = tl.zeros({shape}, tl.float32)")
-        with self._loops():
-            for s in kernel.body:
-                if kernel.is_element(s) and s.dst not in own | ahead:
+        elements = [s for s in kernel.body if kernel.is_element(s) and s.dst not in own | ahead]
+        inside = self._walked()[-1:] if self.folds.parts and self.folds.walked else []
+        with _Nest(self, [n for n in self.row if n not in inside], innermost=not inside):
+            for s in elements:
+                if inside and not self.varies[s.dst] & set(inside):
                     self.statement(s)
-            for s in sums:
-                if self.units:
-                    self._multiply(s)
-                else:
-                    for t in self.sums[s.dst].terms:
-                        self._add(s, t)
+            with self.folds.within(sums), _Nest(self, inside):
+                for s in elements:
+                    if not inside or self.varies[s.dst] & set(inside):
+                        self.statement(s)
+                for s in sums:
+                    if self.units:
+                        self._multiply(s)
+                    elif s.dst in self.folds.parts:
+                        self.folds.add(s)
+                    else:
+                        for t in self.sums[s.dst].terms:
+                            self._add(s, t)
         for s in sums:
             self._finish(s)
         for s in kernel.body:
@@ -180,8 +190,9 @@ class ThinEmitter(InterleavedEmitter):
                     self.there |= {s.dst for s in group.members}
         return found | self.there
 
-    def _loops(self) -> object:
-        return _Nest(self)
+    def _walked(self) -> list[str]:
+        """The dimensions of a row of which a block does not hold all."""
+        return [n for n in self.row if not (type(self.extents[n]) is int and self.extents[n] <= self.block[n])]
 
     def _add(self, s: Reduce, term: thin_terms.Term) -> None:
         total = f"{self.names[s.dst]}_sum"
@@ -268,30 +279,33 @@ class ThinEmitter(InterleavedEmitter):
             kept = [n for n in self.dimensions if n not in ROW]
             if kept:
                 text += f"[{', '.join('None' if n in ROW else ':' for n in self.dimensions)}]"
-        for n in self.sums[s.dst].behind:  # one that is no finite number would make most of a row's terms none
-            name = self.names[n]
-            text += f" * ({name} + ({name} - {name}))"
+        for n in self.sums[s.dst].behind:
+            text += f" * {self.finite(n)}"
         self.assign(s.dst, text)
+
+    def finite(self, name: str) -> str:
+        """A value that a whole sum is multiplied by: one that is no finite number would make most of the terms none."""
+        text = self.names[name]
+        return f"({text} + ({text} - {text}))"
 
 
 class _Nest:
-    """The loops over a row: one for each dimension of which a block does not hold all."""
+    """The loops over dimensions of a row: one for each of which a block does not hold all."""
 
-    def __init__(self, emitter: ThinEmitter) -> None:
-        self.e = emitter
+    def __init__(self, emitter: ThinEmitter, row: list[str], innermost: bool = True) -> None:
+        self.e, self.row, self.innermost = emitter, row, innermost
 
     def __enter__(self) -> None:
         e, self.depth = self.e, self.e.depth
-        walked = [n for n in e.row if not (type(e.extents[n]) is int and e.extents[n] <= e.block[n])]
-        for n in e.row:
+        walked = [n for n in e._walked() if n in self.row]
+        for n in self.row:
             wide = ".to(tl.int64)" if n in e.wide else ""
             extent, block = e.extents[n], e.block[n]
             if n not in walked:
                 e._place(n, f"0{wide}" if not wide else "tl.zeros([], tl.int64)")
                 continue
-            loop = f"range(0, {e.text(extent)}, {block})"
-            if n == walked[-1] and e.config.stages > 1:
-                loop = f"tl.range(0, {e.text(extent)}, {block}, num_stages={e.config.stages})"
+            last = self.innermost and n == walked[-1]
+            loop = e.steps(extent, block) if last else f"range(0, {e.text(extent)}, {block})"
             e.line(f"for {n}_start in {loop}:")
             e.depth += 1
             e._place(n, f"{n}_start{wide}")

@@ -121,3 +121,53 @@ def whole(kernel: Kernel, name: str) -> bool:
     """Whether a value is a whole number of eight bits, as a float."""
     s = kernel.definition[name]
     return s.prim == "cast" and kernel.dtypes[s.operands[0]] in EXACT
+
+
+@dataclass(frozen=True)
+class PartTerm:
+    """``(first - less) * others * vector``, where ``less`` does not vary along ``r``, or is None."""
+
+    first: str
+    less: str | None
+    others: tuple[str, ...]
+    vector: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Terms that are multiplied by the same ``outer`` factors, which do not vary along ``r``."""
+
+    outer: tuple[str, ...]
+    terms: tuple[PartTerm, ...]
+
+
+def parts(tiling: Tiling, total: Sum) -> list[Part]:
+    """A sum's terms by the factors that do not vary along ``r``; none where there are no such factors and nothing that
+    is taken from numbers."""
+    kernel, found, worth = tiling.kernel, {}, False
+    for t in total.terms:
+        inner = [n for n in t.matrix if "r" in varies(tiling, n)]
+        outer = tuple(n for n in t.matrix if n not in inner)
+        if not inner or "r" not in varies(tiling, t.vector):
+            return []
+        first, less = inner[0], None
+        s = kernel.definition[first]
+        if s.prim == "sub" and s.dtype is torch.float32 and len(inner) == 1 and "r" not in varies(tiling, s.operands[1]):
+            first, less = s.operands
+        worth |= bool(outer) or less is not None
+        found.setdefault(outer, []).append(PartTerm(first, less, tuple(inner[1:]), t.vector))
+    return [Part(outer, tuple(terms)) for outer, terms in found.items()] if worth else []
+
+
+def small(kernel: Kernel, name: str) -> str | None:
+    """What a value is a conversion of, where that is a whole number from 0 to 127, of eight bits or of 32."""
+    s = kernel.definition[name]
+    while s.prim == "cast" and s.dtype.is_floating_point and s.dtype.itemsize > 1:
+        s = kernel.definition[s.operands[0]]
+    if not s.prim or s.prim == "cast" or s.dtype not in (torch.uint8, torch.int32) or s.dst == name:
+        return None
+    number = kernel.definition[s.operands[-1]].constant
+    if number is None:
+        return None
+    low = s.prim == "bitwise_and" and 0 <= number < 128
+    return s.dst if low or s.prim == "shr" and s.dtype is torch.uint8 and 1 <= number < 8 else None
