@@ -152,7 +152,11 @@ class Cuda(Backend):
             programs = 32 * self.architecture().processors
             length = max(min(rows * total // programs, 16384), 2048, rows * total // (4 * programs))
             return max(total // length, 2)
-        return min(max(4 * self.architecture().processors * 64 // rows, 2), max(total // 32, 2))
+        processors = self.architecture().processors
+        short = total // 64  # pieces of which the loop is written out: where there are enough columns, and few pieces
+        if short <= 1024 and short * rows >= 2048 * processors:
+            return short
+        return min(max(4 * processors * 64 // rows, 2), max(total // 32, 2))
 
     splits_scans = True
 
