@@ -143,7 +143,8 @@ def test_a_forked_child_has_its_own():
             "if not child:\n    ok = run(1) and w.workers() is not before; os._exit(0 if ok else 1)\n"
             "assert os.waitpid(child, 0)[1] == 0; assert run(2) and w.workers() is before\n")
     here = os.path.dirname(os.path.abspath(__file__))
-    env = dict(os.environ, JIT_CACHE_DIR=options.cache_dir, PYTHONPATH=os.pathsep.join([os.path.dirname(here), *sys.path]))
+    path = os.pathsep.join([os.path.dirname(here), *sys.path])
+    env = dict(os.environ, JIT_CACHE_DIR=options.cache_dir, PYTHONPATH=path)
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, here], env=env, capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -664,7 +664,9 @@ def chunk_plan(group: Group) -> tuple[tuple[int, ...], int]:
         total *= size[d]
     backend = devices.backend(group.device)
     rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
-    wanted = backend.chunks(rows, total, group.split == "rows")
+    (*others, root) = [m for m in group.members if m.needs_row]
+    plain = not others and root.node.op != "squares" and not info(root.node.op).gives_position
+    wanted = backend.chunks(rows, total, group.split == "rows", plain)
     if group.split == "columns" and backend.cuts_several:
         count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted
                      or k == len(reduced))

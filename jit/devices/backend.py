@@ -106,8 +106,9 @@ class Backend:
         along the memory."""
         return False
 
-    def chunks(self, rows: int, total: int, inner: bool) -> int:
-        """Into about how many pieces each row, of ``total`` elements, of a split reduction is cut."""
+    def chunks(self, rows: int, total: int, inner: bool, plain: bool = False) -> int:
+        """Into about how many pieces each row, of ``total`` elements, of a split reduction is cut. ``plain``: nothing
+        else is done with the elements than that one number is made of them."""
         raise NotImplementedError(self.type)
 
     splits_scans = False  # scans of few rows are taken over pieces of them

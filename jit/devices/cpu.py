@@ -84,7 +84,7 @@ class Cpu(Backend):
     def splits(self, rows: int, row: int, inner: bool) -> bool:
         return (rows if inner else rows / 16) < 8 and row >= 8192 and rows * row >= 65536
 
-    def chunks(self, rows: int, total: int, inner: bool) -> int:
+    def chunks(self, rows: int, total: int, inner: bool, plain: bool = False) -> int:
         # The same for every number of threads, so that results are too.
         return min(max(total // 8192, 2), 64)
 

@@ -147,14 +147,14 @@ class Cuda(Backend):
             return 2 * rows < 3 * self.architecture().processors and row >= 16384
         return rows / 32 < 2 * self.architecture().processors and row >= 256 and rows * row >= 65536
 
-    def chunks(self, rows: int, total: int, inner: bool) -> int:
+    def chunks(self, rows: int, total: int, inner: bool, plain: bool = False) -> int:
         if inner:  # so many short programs that no multiprocessor is left with more of them than others
             programs = 32 * self.architecture().processors
             length = max(min(rows * total // programs, 16384), 2048, rows * total // (4 * programs))
             return max(total // length, 2)
         processors = self.architecture().processors
         short = total // 64  # pieces of which the loop is written out: where there are enough columns, and few pieces
-        if short <= 1024 and short * rows >= 2048 * processors:
+        if plain and short <= 1024 and short * rows >= 2048 * processors:
             return short
         return min(max(4 * processors * 64 // rows, 2), max(total // 32, 2))
 

@@ -63,6 +63,7 @@ class Source:
         grid: the number of programs, an expression over the sizes; 0 when there is nothing to do.
         warps, stages: compile options.
         scratch: bytes of scratch memory for each program, whose address is a pointer behind the arguments.
+        fused: products that are added to something are not rounded in between.
     """
 
     text: str
@@ -73,6 +74,7 @@ class Source:
     warps: int
     stages: int
     scratch: int = 0
+    fused: bool = False
 
 
 def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned: Collection[str] | None = None,
@@ -104,6 +106,7 @@ statements = Handlers("Triton")
 class Emitter:
     packs = False  # bytes are taken four at a time
     walked: tuple = ("r",)  # the dimensions that a program goes through, all of them
+    fused = False  # see ``Source``
 
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
@@ -233,7 +236,8 @@ class Emitter:
         aligned = [i for i, b in enumerate(kernel.buffers) if b.name in self.aligned]
         divisible = [] if self.config.singly or self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
-        return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages)
+        return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages,
+                      fused=self.fused)
 
     def _statements(self) -> None:
         if self.config.looped or self.config.recompute:

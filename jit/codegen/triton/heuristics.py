@@ -169,7 +169,7 @@ def strips(tiling: Tiling, arch: devices.Architecture) -> Config:
         points = 4 * arch.lanes * (_clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1)
         x = min(points, next_power_of_two(nx))
         return Config(x=x, y=min(points // x, next_power_of_two(ny)), warps=4)
-    if nx >= LONG_ROW and arithmetic(tiling.kernel) >= 20:
+    if nx >= LONG_ROW and arithmetic(tiling.kernel) > 20:
         return Config(x=1024, warps=4)
     if nx >= LONG_ROW and ny >= 4096 and _smallest_access(tiling.kernel) <= 2:  # two rows share what is read once
         return Config(x=1024, y=2, warps=2)
@@ -404,7 +404,7 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
         x, elements, warps, stages = 8, 2048, 1, 3
         while x > 1 and columns < 4 * x * arch.processors:
             x //= 2
-    elif len(row) == 1 and _smallest_access(tiling.kernel) == 1:  # a warp has a row, and reads the whole of it at once
+    elif len(row) == 1 and _smallest_access(tiling.kernel) == 1:  # a warp reads the whole of a row at once
         x, elements, warps, stages = 1, 2048, 1, 1
         while warps < 8 and columns * warps < 8 * arch.processors:
             elements, warps = elements * 2, warps * 2

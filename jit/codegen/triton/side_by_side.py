@@ -65,7 +65,8 @@ class SideBySide(Layout):
         function = f"{sources[0].function}_and_{len(sources) - 1}"
         text += [f"\n\n@triton.jit\ndef {function}({names}):\n    program = tl.program_id(0)\n", "\n".join(calls), "\n"]
         return Source("".join(text), function, tuple(arguments), tuple(divisible), first,
-                      max(s.warps for s in sources), max(s.stages for s in sources))
+                      max(s.warps for s in sources), max(s.stages for s in sources),
+                      fused=all(s.fused for s in sources))
 
 
 def _part(s: Source, i: int, waits: bool) -> str:

@@ -40,9 +40,18 @@ class ThinEmitter(InterleavedEmitter):
         self.units = thin_terms.operand_type(tiling) if self.config.units else None
         self.there: set = set()
         self.folds = Folds(self)
+        self.fused = bool(self.folds.parts)
 
     def _dimensions(self) -> list:
-        return [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        found = [n for n in self.extents if self.block[n] > 1 or n == "r"]
+        if self.block["r"] == 1 and "x" in found:  # what a thread goes through is no dimension; it has columns
+            found = [n for n in found if n not in "xr"] + ["x"]
+        return found
+
+    def _too_few(self, along: frozenset, dtype: torch.dtype) -> bool:
+        """What is read for a group's columns is read for each word of the group, laid out as the words are. Triton
+        would carry sums of words over to where the few factors lie."""
+        return self.folds.walked and "x" in along and not along >= set(self.dimensions)
 
     def _needs_mask(self, name: str) -> bool:
         return not dims.divisible(self.extents[name], self.block[name])

@@ -38,8 +38,11 @@ class Folds:
                 self.parts[s.dst] = found
         # Along a dimension that is walked one by one, each thread has its own part.
         self.walked = e.block["r"] == 1
-        itemsize = min((b.dtype.itemsize for b in e.kernel.buffers if b.role == "in"), default=1)
-        self.each = 1 if self.walked else min(THREADS_BYTES // itemsize, e.block["r"])
+        # A thread has what it loads of the vectors at once, of neighbours as much of each.
+        itemsize = max((e.kernel.buffer_of[s.loaded].dtype.itemsize for s in e.kernel.body
+                        if s.loaded and "r" in e.varies[s.dst]), default=1)
+        beside = max((g.count for g in e.groups), default=1)
+        self.each = 1 if self.walked else min(max(THREADS_BYTES // itemsize // beside, 1), e.block["r"])
 
     def shape(self, s: Reduce) -> list[int]:
         """The shape of what a kernel adds up in its loops, for one of its sums."""
@@ -49,10 +52,11 @@ class Folds:
 
     @contextmanager
     def within(self, sums: list[Reduce]) -> Iterator[None]:
-        """Around the innermost loop: parts begin in front of it, and are put together behind it."""
+        """Around the innermost loop: where it walks through parts these begin in front of it; they are put together
+        behind it."""
         e = self.e
         mine = [s for s in sums if s.dst in self.parts]
-        for s in mine:
+        for s in mine if self.walked else ():
             for i, part in enumerate(self.parts[s.dst]):
                 e.line(f"{self._name(s, i)} = tl.zeros({e.shape}, tl.float32)")
                 for j, vectors in enumerate(self._offsets(part).values()):
@@ -87,7 +91,7 @@ class Folds:
         return e.names[t.first], 0
 
     def add(self, s: Reduce) -> None:
-        """Add a block's products to the parts."""
+        """A block's products: added to the parts that are walked through, or summed over what each thread has."""
         e = self.e
         inside = " & ".join(f"{n}_in" for n in e.row if n in e.masked)
 
@@ -95,25 +99,37 @@ class Folds:
             return f"tl.where({inside}, {text}, 0.0)" if inside else text
 
         for i, part in enumerate(self.parts[s.dst]):
-            name, offsets = self._name(s, i), list(self._offsets(part))
+            name, offsets, products, vectors = self._name(s, i), list(self._offsets(part)), [], {}
             for t in part.terms:
                 number, more = self._number(t)
-                product = " * ".join([number, *(e.names[n] for n in t.others)])
-                wide = set().union(*(e.varies[n] for n in (t.first, *t.others))) >= set(e.dimensions)
-                matrix = product if wide else f"tl.broadcast_to({product}, {e.shape})"
-                e.line(f"{name} = tl.fma({there(matrix)}, {there(e.full(t.vector))}, {name})")
+                matrix = " * ".join([number, *(e.names[n] for n in t.others)])
+                if not set().union(*(e.varies[n] for n in (t.first, *t.others))) >= set(e.dimensions):
+                    matrix = f"tl.broadcast_to({matrix}, {e.shape})"
+                products.append((there(matrix), there(e.full(t.vector))))
                 if (t.less, more) in offsets:
-                    e.line(f"{name}_{offsets.index((t.less, more))} += {there(e.names[t.vector])}")
+                    vectors.setdefault(offsets.index((t.less, more)), []).append(t.vector)
+            if self.walked:
+                for a, b in products:
+                    e.line(f"{name} = tl.fma({a}, {b}, {name})")
+                for j, found in vectors.items():
+                    for n in found:
+                        e.line(f"{name}_{j} += {there(e.names[n])}")
+                continue
+            shape = [e.length[n] for n in e.dimensions]
+            e.line(f"{name} = {' + '.join(self._of_threads(f'({a}) * ({b})', shape) for a, b in products)}")
+            for j, found in vectors.items():
+                along = set().union(*(e.varies[n] for n in found)) | (set(e.row) & e.masked)
+                shape = [e.length[d] if d in along else 1 for d in e.dimensions]
+                together = there(" + ".join(e.names[n] for n in found))
+                e.line(f"{name}_{j} = {self._of_threads(f'({together})', shape)}")
 
     def _put_together(self, s: Reduce, i: int, part: thin_terms.Part) -> None:
-        e, name, total = self.e, self._name(s, i), f"{self.e.names[s.dst]}_sum"
-        text = self._of_threads(name, [e.length[n] for n in e.dimensions])
-        for j, ((less, more), vectors) in enumerate(self._offsets(part).items()):
-            shape = [e.length[n] if any(n in e.varies[v] for v in vectors) else 1 for n in e.dimensions]
+        e, text, total = self.e, self._name(s, i), f"{self.e.names[s.dst]}_sum"
+        for j, (less, more) in enumerate(self._offsets(part)):
             constant = less and e.kernel.definition[less].constant
             number = e.names[less] if less and constant is not None else less and e.finite(less)
             by = " + ".join([*([number] if less else []), *([f"{more}.0"] if more else [])])
-            text = f"{text} - ({by}) * {self._of_threads(f'{name}_{j}', shape)}"
+            text = f"{text} - ({by}) * {self._name(s, i)}_{j}"
         shape = self.shape(s)
         if part.outer:
             factor = " * ".join(map(e.finite, part.outer))
@@ -121,8 +137,8 @@ class Folds:
         else:
             e.line(f"{total} += {text}")
 
-    def _of_threads(self, name: str, shape: list[int]) -> str:
+    def _of_threads(self, text: str, shape: list[int]) -> str:
         """The sums over what each thread has beside each other."""
-        if self.each == 1 or shape[-1] == 1:
-            return name
-        return f"tl.sum(tl.reshape({name}, {[*shape[:-1], shape[-1] // self.each, self.each]}), {len(shape)})"
+        if self.each == 1:
+            return text
+        return f"tl.sum(tl.reshape({text}, {[*shape[:-1], shape[-1] // self.each, self.each]}), {len(shape)})"

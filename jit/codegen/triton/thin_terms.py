@@ -152,8 +152,9 @@ def parts(tiling: Tiling, total: Sum) -> list[Part]:
             return []
         first, less = inner[0], None
         s = kernel.definition[first]
-        if s.prim == "sub" and s.dtype is torch.float32 and len(inner) == 1 and "r" not in varies(tiling, s.operands[1]):
-            first, less = s.operands
+        if s.prim == "sub" and s.dtype is torch.float32 and len(inner) == 1:
+            if "r" not in varies(tiling, s.operands[1]):
+                first, less = s.operands
         worth |= bool(outer) or less is not None
         found.setdefault(outer, []).append(PartTerm(first, less, tuple(inner[1:]), t.vector))
     return [Part(outer, tuple(terms)) for outer, terms in found.items()] if worth else []

@@ -120,8 +120,8 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
     Args:
         job: dict with ``text``, ``function``, ``arguments`` (signature types), ``divisible`` (argument positions),
             ``capability`` (90 for sm_90), ``warps``, ``stages``, ``early`` (whether it is made ``early``), ``joined``
-            (for how many launches it is made ``joined``), ``maxnreg`` (None for no limit) and ``scratch`` (bytes for
-            each program that are provided).
+            (for how many launches it is made ``joined``), ``maxnreg`` (None for no limit), ``fused`` (products
+            are not rounded before they are added) and ``scratch`` (bytes for each program that are provided).
     Returns:
         dict with ``cubin`` (bytes), ``function`` (symbol), ``warps``, ``shared`` (bytes), ``ptx`` (text, when the job
         asks with ``keep_ptx``).
@@ -132,9 +132,9 @@ def build(job: dict[str, Any]) -> dict[str, bytes | int | str]:
     try:
         target = backends.GPUTarget("cuda", job["capability"], 32)
         backend = compiler.make_backend(target)
-        # a*b+c keeps two roundings, as eager has it; operators that round once say so.
+        # a*b+c keeps two roundings, as eager has it; operators and kernels that round once say so.
         options = backend.parse_options({"num_warps": job["warps"], "num_stages": max(1, job["stages"]),
-                                         "maxnreg": job.get("maxnreg"), "enable_fp_fusion": False})
+                                         "maxnreg": job.get("maxnreg"), "enable_fp_fusion": job.get("fused", False)})
         signature = dict(zip(fn.arg_names, job["arguments"]))
         source = compiler.ASTSource(fn, signature, {}, {(i,): [["tt.divisibility", 16]] for i in job["divisible"]})
         context = ir.context()
