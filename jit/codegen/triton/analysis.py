@@ -47,7 +47,6 @@ class Schedule:
         self.is_element = [kernel.is_element(s) for s in self.body]
         self.count = 1 + max((self.at[i] for i in range(len(self.body)) if self._is_sink(i)), default=-1)
         self._keep_writes_behind_reads()
-        self._delay()
 
     def _place(self, s: Statement) -> int:
         p = max([self.phase.get(n, 0) for n in s.uses], default=0)
@@ -68,25 +67,6 @@ class Schedule:
         for i, s in enumerate(self.body):
             if s.stored and self.is_element[i]:
                 self.at[i] = max(self.at[i], last.get(s.stored, 0))
-
-    def _delay(self) -> None:
-        """What is computed once for a row, and needs no reduction, is left until a pass needs it, so that no thread
-        waits for it before it has asked for the row: only loads from known places come first, and checks last."""
-        first, users = {}, {}
-        for p in reversed(range(self.count)):
-            first |= dict.fromkeys(self.needed(self.sinks(p)), p)
-        for i in reversed(range(len(self.body))):
-            s = self.body[i]
-            if self.is_element[i] or s.reduces or self.at[i]:
-                at = first.get(i, self.at[i])
-            elif s.effect:
-                at = self.at[i] = self.at[i] if s.stored else self.count
-            elif s.loaded and not any(n in self.kernel.definition for n in s.uses):
-                at = self.at[i]
-            else:
-                at = self.at[i] = min(users.get(s.dst, [self.at[i]]))
-            for n in s.uses:
-                users.setdefault(n, []).append(at)
 
     def _is_sink(self, i: int) -> bool:
         return self.body[i].reduces or self.is_element[i] and self.body[i].effect

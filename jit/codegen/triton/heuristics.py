@@ -266,9 +266,7 @@ def _long_rows(kernel: Kernel, width: int, n_rows: int, evict: bool, arch: devic
     elif not pieces:  # positions
         r, warps = 1024, 8
     elif schedule.count == 1 and schedule.pairs:  # exponentials: few threads per row, each with many elements
-        if n_rows >= 8 * arch.processors and narrow and evict and block == 32768 and 8 * width > 7 * block:
-            r, warps = block, 32  # 41 us for the first kernel of a cross entropy of 2048 x 32768, 42 in a loop
-        elif n_rows >= 8 * arch.processors:
+        if n_rows >= 8 * arch.processors:
             r, warps, stages = 2048, 2, 1 if evict else 3
         else:
             r, warps, stages = (8192, 4, 3) if n_rows < 2 * arch.processors else (8192, 8, 1)
@@ -322,7 +320,8 @@ def columns(tiling: Tiling, arch: devices.Architecture) -> Config:
         if config is not None:
             return config
     if not writes and static and block >= 32 and 4 * nx * nr * nz <= arch.cache // 2 and nx >= 32:
-        return Config(x=8, r=min(block, 256), looped=True, warps=4)  # parts of sums, from the cache
+        few = nx < 16 * arch.processors  # parts of sums, from the cache
+        return Config(x=8 if few else 32, r=min(block, 256 if few else 64), looped=True, warps=4 if few else 8)
     if static and analysis.held_bytes(kernel):  # the column is read again, by the threads that have read it
         if block <= 32 and nx >= 64:
             return Config(x=64, r=8, looped=True, warps=1, stages=4, evict=True)
@@ -354,8 +353,8 @@ def _written_out(kernel: Kernel, nx: int, nr: int, nz: int, arch: devices.Archit
     between, so that what has been read once leaves the cache first (loads ahead in loops cannot ask for that). None
     for others. The first kernel of 16384 x 4096 bfloat16 numbers takes 38 us so, and 41 in a loop."""
     item = _stream_access(kernel)
-    x = min(1024 // item, next_power_of_two(nx))
-    warps = 2 if x * item == 1024 else 1
+    x = min(2048 // item, next_power_of_two(nx))
+    warps = max(4 * x * item // 2048, 1)
     r = 4 * max(512 * warps // (x * item), 1)
     while UNROLLED * r < nr:
         r *= 2

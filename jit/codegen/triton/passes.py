@@ -168,23 +168,18 @@ class Passes:
 
     def _online_step(self, v: str, total: str, value: str, dtype: torch.dtype) -> None:
         """A block's maximum and sum of exponentials; the sum so far is scaled to the new maximum. 0 stands for a
-        maximum that is infinite. Where one block is all of a row there is no sum so far."""
-        e, whole = self.e, self._one_block()
+        maximum that is infinite."""
+        e = self.e
         e.line(f"{v}_new = {value}")
+        e.line(f"{v}_old = {v}_acc")
         block = e.combined("max", f"{v}_new", dtype, pieces=True) if e.config.parts > 1 else f"{v}_new"
-        if not whole:
-            e.line(f"{v}_old = {v}_acc")
-        e.line(f"{v}_acc = {block if whole else self._maximum(f'{v}_old', block, dtype)}")
+        e.line(f"{v}_acc = {self._maximum(f'{v}_old', block, dtype)}")
         e.line(f'{v}_safe = tl.where(tl.abs({v}_acc) == float("inf"), 0.0, {v}_acc)')
         fresh = self._exp(f"{v}_new - {v}_safe", dtype)
-        fresh = e.over_pieces(fresh) if e.config.parts > 1 else fresh
         context = ops.Context(dtype, (dtype,) * 3, interpret=e.interpret, helpers=e.helpers)
-        scale = self._exp(f"{v}_old - {v}_safe", dtype)
-        e.line(f"{total}_acc = {fresh if whole else ops.emit('fma', context, f'{total}_acc', scale, fresh)}")
-
-    def _one_block(self) -> bool:
-        extent = self.e.extents["r"]
-        return type(extent) is int and extent <= self.e.block["r"] and self.e.row_start is None
+        scaled = ops.emit("fma", context, f"{total}_acc", self._exp(f"{v}_old - {v}_safe", dtype),
+                          e.over_pieces(fresh) if e.config.parts > 1 else fresh)
+        e.line(f"{total}_acc = {scaled}")
 
     def _squares_step(self, s: Reduce) -> None:
         """Each thread's sums of ``x - base`` and of its square, ``base`` being about its first value."""
