@@ -23,7 +23,7 @@ def cut(monkeypatch):
     monkeypatch.setattr(in_chunks, "_InChunks", Counted)
     monkeypatch.setattr(Cpu, "cuts_what_waits", True)
     monkeypatch.setattr(Cpu, "splits", lambda self, rows, row, inner: row >= 64)
-    monkeypatch.setattr(Cpu, "chunks", lambda self, rows, total, inner: 8)
+    monkeypatch.setattr(Cpu, "chunks", lambda self, rows, total, inner, plain=False: 8)
     jit.reset()
     yield found
     jit.reset()

@@ -664,9 +664,7 @@ def chunk_plan(group: Group) -> tuple[tuple[int, ...], int]:
         total *= size[d]
     backend = devices.backend(group.device)
     rows = indexing.numel_hint([d for k, d in enumerate(group.dims) if k not in group.reduced])
-    (*others, root) = [m for m in group.members if m.needs_row]
-    plain = not others and root.node.op != "squares" and not info(root.node.op).gives_position
-    wanted = backend.chunks(rows, total, group.split == "rows", plain)
+    wanted = backend.chunks(rows, total, group.split == "rows", _is_plain(group))
     if group.split == "columns" and backend.cuts_several:
         count = next(k for k in range(1, len(reduced) + 1) if math.prod(size[d] for d in reduced[:k]) >= wanted
                      or k == len(reduced))
@@ -681,6 +679,14 @@ def chunk_plan(group: Group) -> tuple[tuple[int, ...], int]:
                 length = candidate
                 break
     return cut, length
+
+
+def _is_plain(group: Group) -> bool:
+    """Whether a group makes one number for each row and does nothing else with the elements."""
+    numbers = [m.node.op for m in group.members if m.needs_row]
+    elements = any(not m.needs_row and not m.after and any(p in group.reduced for p in m.out_place())
+                   for m in group.members)
+    return len(numbers) == 1 and not elements and numbers[0] != "squares" and not info(numbers[0]).gives_position
 
 
 def few_columns(group: Group) -> tuple[tuple[int, ...], int] | None:

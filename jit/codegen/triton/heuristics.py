@@ -414,8 +414,9 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
     for n in reversed(list(row)):
         blocks[n] = 1 if walked and n == "r" else min(next_power_of_two(row[n]), left)
         left = max(left // blocks[n], 1)
-    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, units=units, unrolled=True,
-                  evict=mostly_reads(tiling.kernel, arch, caches=1), folded=not units and (walked or not turned), **blocks)
+    folded, evict = not units and (walked or not turned), mostly_reads(tiling.kernel, arch, caches=1)
+    return Config(x=x, y=vectors, looped=True, warps=warps, stages=stages, units=units, unrolled=True, evict=evict,
+                  folded=folded, **blocks)
 
 
 def totals(tiling: Tiling, arch: devices.Architecture) -> Config:

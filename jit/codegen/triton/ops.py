@@ -159,8 +159,19 @@ def _div(c: Context, a: str, b: str) -> str:
 
 @op("reciprocal")
 def _reciprocal(c: Context, a: str) -> str:
-    return (f"tl.div_rn({types.constant(1.0, c.dtype)}, {a})" if c.dtype is torch.float32 and not c.fast
-            else f"1.0 / {a}")
+    return f"{c.helper('_reciprocal')}({a})" if c.dtype is torch.float32 and not c.fast else f"1.0 / {a}"
+
+
+# As a division by ``tl.div_rn``, which takes twice the instructions.
+helper("_reciprocal", """
+@triton.jit
+def _reciprocal(x):
+    return tl.inline_asm_elementwise("rcp.rn.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+""", interpreted="""
+@triton.jit
+def _reciprocal(x):
+    return tl.div_rn(tl.full([], 1.0, tl.float32), x)
+""")
 
 
 @op("where")
@@ -650,7 +661,7 @@ def _sigmoid(c: Context, a: str) -> str:
         return f"{c.helper('_rcp_fast')}(1.0 + {c.helper('_exp_fast')}(-{a}))"
     if c.dtype is torch.float64 or c.interpret:
         return f"1.0 / (1.0 + tl.exp(-{a}))"
-    return f"tl.div_rn({types.constant(1.0, c.dtype)}, 1.0 + {c.device('exp', '-' + a)})"
+    return f"{c.helper('_reciprocal')}(1.0 + {c.device('exp', '-' + a)})"
 
 
 # tanh(x) = 1 - 2 / (exp(2x) + 1), which cancels near 0: there the odd Taylor series up to x^9 (|x| < 0.25: relative
