@@ -207,3 +207,16 @@ def test_what_may_be_put_at_an_index(value):
         return f
 
     sequence(make, [(torch.arange(3.0), value, torch.tensor([True, False, True]))])
+
+
+def test_what_only_zeros_are_refused_for():
+    """An operator without a meta kernel is asked on other values too; what is wrong with the program's own is raised."""
+    def f(x, w, a):
+        return torch.cov(x.sin(), correction=1, fweights=w, aweights=a)
+
+    x, w, a = torch.randn(4, 10), torch.arange(1, 11), torch.linspace(0.1, 1.0, 10)
+    assert jit.explain(f)(x, w, a).graph_break_count == 0
+    compiled = jit.compile(f, fullgraph=True)
+    torch.testing.assert_close(compiled(x, w, a), f(x, w, a))
+    with pytest.raises(RuntimeError, match="weights sum to zero"):
+        compiled(x, w * 0, a)

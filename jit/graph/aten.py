@@ -334,9 +334,18 @@ def _kind(v: object) -> tuple[object, ...]:
 
 
 def _ask(o: Overload, values: list[object], device: str = "meta", grad: bool = False,
-         leaves: Collection[Node] = ()) -> Answer:
-    """The ``probe.Answer`` to a call of the overload on tensors without data, or on zeros."""
-    return ask(o.run, (_on(o, values, device),), {}, StandIns(0, device, leaves=leaves), grad)
+         leaves: Collection[Node] = (), fill: int | None = 0) -> Answer:
+    """The ``probe.Answer`` to a call of the overload on tensors without data, or with what ``StandIns`` fills in."""
+    return ask(o.run, (_on(o, values, device),), {}, StandIns(fill, device, leaves=leaves), grad)
+
+
+def _ask_with_values(o: Overload, values: list[object]) -> Answer:
+    """The answer on the CPU: on zeros, and where they are refused, as weights that sum to zero, on other values."""
+    for fill in (0, 1, None):
+        answer = _ask(o, values, "cpu", fill=fill)
+        if answer.error is None:
+            break
+    return answer
 
 
 def _on(o: Overload, values: list[object], device: str) -> list[object]:
@@ -348,13 +357,13 @@ def _on(o: Overload, values: list[object], device: str) -> list[object]:
 
 
 def _by_meta(o: Overload, values: list[object]) -> tuple:
-    """(types of the results, ``shared``) by a run on meta tensors, or on zeros for those that have no meta kernel."""
+    """(types of the results, ``shared``) by a run on meta tensors, or on values for those that have no meta kernel."""
     answer = _ask(o, values)
     shown = None
     if answer.error is not None:
         if not op_info(o.base).typed_by_run:
             raise _diagnose(o, values, answer.error) from answer.error
-        answer = _on_zeros(o, values)
+        answer = _with_values(o, values)
     elif o.composite:
         shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)],
                                      lambda: o.run(answer.given.of(_on(o, values, "meta"))))
@@ -407,11 +416,11 @@ def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, .
                   for a, r in zip(types, several(real))])
 
 
-def _on_zeros(o: Overload, values):
-    """The answer to a run on zeros."""
+def _with_values(o: Overload, values: list[object]) -> Answer:
+    """The answer to a run on the CPU."""
     if any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes_of(values)):
         raise Unsupported(f"{o.name} has no shape rule", kind="no-shape-rule")
-    answer = _ask(o, values, "cpu")
+    answer = _ask_with_values(o, values)
     if answer.error is not None:
         raise EagerRaises(answer.error)
     return answer
@@ -429,9 +438,9 @@ def nodes_of(v: object) -> Iterator[Node]:
 
 
 def _diagnose(o: Overload, values: list[int | Node], error: Exception) -> EagerRaises:
-    """EagerRaises when a real run on zeros raises too, else Unsupported."""
+    """EagerRaises when a real run raises too, whatever the values, else Unsupported."""
     if not o.trusting and all(hint(n.type.numel) <= _VERIFY_NUMEL for n in nodes_of(values)):
-        real = _ask(o, values, "cpu").error
+        real = _ask_with_values(o, values).error
         if real is not None:
             return EagerRaises(real)
     return Unsupported(f"{o.name} has no shape rule: {error}", kind="no-shape-rule")
