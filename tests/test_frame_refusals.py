@@ -210,7 +210,7 @@ def test_what_may_be_put_at_an_index(value):
 
 
 def test_what_only_zeros_are_refused_for():
-    """An operator without a meta kernel is asked on other values too; what is wrong with the program's own is raised."""
+    """An operator without a meta kernel is asked on other values too; what is wrong with the program's is raised."""
     def f(x, w, a):
         return torch.cov(x.sin(), correction=1, fweights=w, aweights=a)
 
