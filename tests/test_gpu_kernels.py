@@ -28,6 +28,7 @@ def variants(case):
     if made.kernel.raxes:
         yield "looped", dataclasses.replace(base, looped=True, r=64, x=1, parts=1)
         yield "looped rows", dataclasses.replace(base, looped=True, r=32, x=4, stages=3, parts=1, shift=False)
+        yield "written out", dataclasses.replace(base, looped=True, r=64, x=1, parts=1, stages=1, unrolled=True)
         if analysis.pieces_allowed(case.kernel):
             yield "looped pieces", dataclasses.replace(base, looped=True, r=256, x=1, parts=4)
         if not base.looped and not any(isinstance(s, loops.Scan) for s in case.kernel.body):

@@ -37,6 +37,7 @@ def configurations(case):
     if t.kernel.raxes:
         yield dataclasses.replace(base, looped=True, r=16, x=1, parts=1)
         yield dataclasses.replace(base, looped=True, r=16, x=2, parts=1)
+        yield dataclasses.replace(base, looped=True, r=16, x=1, parts=1, unrolled=True)
         if analysis.pieces_allowed(case.kernel):
             yield dataclasses.replace(base, looped=True, r=32, x=1, parts=2)
             yield dataclasses.replace(base, looped=True, r=16, x=4, parts=4, evict=True, through=True)
@@ -102,8 +103,11 @@ def test_looped_forms_compile(private_cache):
     for name in ("softmax", "layer_norm", "all_reductions", "cumsum", "col_softmax", "cross_entropy"):
         case = zoo.CASES[name](torch.float32, 8)
         base = heuristics.choose(tiling.tile(case.kernel))
-        sources[name] = triton_emit.emit(case.kernel,
-                                         dataclasses.replace(base, looped=True, r=64, x=2, stages=3, parts=1))
+        config = dataclasses.replace(base, looped=True, r=64, x=2, stages=3, parts=1)
+        sources[name] = triton_emit.emit(case.kernel, config)
+        config = dataclasses.replace(config, stages=1, unrolled=True)
+        sources[name + " written out"] = triton_emit.emit(case.kernel, config)
+        assert ("tl.static_range(" in sources[name + " written out"].text) == (not case.kernel.sizes)
     assert all(c.cubin for c in triton_compile.build_sources(sources, 90).values())
 
 

@@ -44,7 +44,8 @@ class ThinEmitter(InterleavedEmitter):
 
     def _dimensions(self) -> list:
         found = [n for n in self.extents if self.block[n] > 1 or n == "r"]
-        if self.block["r"] == 1 and "x" in found:  # what a thread goes through is no dimension; it has columns
+        # What a thread goes through is no dimension; it has columns.
+        if self.block["r"] == 1 and "x" in found and not self.config.units:
             found = [n for n in found if n not in "xr"] + ["x"]
         return found
 

@@ -90,6 +90,8 @@ class _Worker:
         spec = importlib.util.find_spec("triton")
         if spec is None:
             raise CompileError("GPU kernels need the triton package, which is not installed: pip install triton")
+        if not sys.executable:
+            raise OSError("there is no executable of Python, as where another program runs it")
         folder = os.path.dirname(os.path.dirname(spec.origin))
         self.process = subprocess.Popen([sys.executable, "-P", worker.__file__, folder], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, close_fds=True)
