@@ -24,6 +24,7 @@ from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEVERAL = ["int8", "int8_factor_behind", "int4_stacked", "int4_in_halves", "int4_signed", "two_bits", "gated"]
+FOLDED = ["int4_stacked", "int4_in_halves", "int4_in_words", "two_bits", "uint8_with_zeros"]
 ONE_KERNEL = sorted(set(PROGRAMS) - {"of_a_norm"})
 HALVES = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
@@ -210,7 +211,7 @@ def test_factors_of_a_row_are_multiplied_by_behind_its_sum():
         assert "v3" not in added and "* (v3 + (v3 - v3))" in finished
 
 
-@pytest.mark.parametrize("name", ["int4_stacked", "int4_in_halves", "int4_in_words", "two_bits", "uint8_with_zeros"])
+@pytest.mark.parametrize("name", FOLDED)
 def test_factors_of_groups_follow_the_sums_over_their_parts(name):
     """With what is taken from all numbers; where float32 is kept, each element is multiplied."""
     lines = [line.strip() for line in text_of(name, 1).splitlines()]
@@ -226,7 +227,8 @@ def test_factors_of_groups_follow_the_sums_over_their_parts(name):
 
 def test_neighbours_in_a_row_are_read_at_once():
     """By threads they are told apart, for matrix units the parts of the matrix are put side by side."""
-    assert text_of("int4_stacked", 1).count("tl.split(") == 1 and text_of("two_bits", 1).count("tl.split(") == 3
+    for name, splits in (("int4_stacked", 1), ("two_bits", 3)):
+        assert [part.count("tl.split(") for part in text_of(name, 1).split("if _some(")] == [splits, splits]
     assert text_of("int4_stacked", 4).count("tl.join(") == 1 and text_of("two_bits", 4).count("tl.join(") == 3
     assert text_of("int4_stacked", 4).count("tl.dot(") == 1
 
@@ -261,6 +263,20 @@ def interpret():
             (got,), want = reference.run_plan(plan, *tensors, run_kernel=run), fn(*tensors)
             assert torch.equal(got.isnan(), want.isnan()) and got[:, 1].isnan().all() and not got[:, 0].isnan().any()
     print("ok infinite factors")
+    for name in FOLDED:
+        for values in ((torch.inf,), (-torch.inf,), (torch.nan,), (torch.inf, -torch.inf), (torch.inf, torch.inf)):
+            graph, fn, tensors = scheduled(name, DEVICE, k=128, n=24, dtype=torch.bfloat16)
+            tensors[0][0, 5:5 + len(values)] = torch.tensor(values)
+            plan = compile_graph(graph, Options(target="reference"))
+            (got,), want = reference.run_plan(plan, *tensors, run_kernel=run), fn(*tensors)
+            assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got[~got.isnan()], want[~want.isnan()]), name
+            assert got.isinf().any() or len(values) == 2 or values[0] != values[0]
+    print("ok infinite vectors")
+
+
+def test_infinite_numbers_in_the_vector():
+    """Make the results that eager makes of them, where zeros and factors of groups follow the sums."""
+    assert "ok infinite vectors" in interpreted().splitlines(), interpreted()[-3000:]
 
 
 @functools.cache

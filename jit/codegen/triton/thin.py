@@ -9,7 +9,9 @@ eager has it. Factors that stay the same along a row are multiplied by behind th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +27,10 @@ from .tiling import ROW
 if TYPE_CHECKING:
     from ..loops import Compute, Reduce, Statement
     from .tiling import Tiling
+
+
+# The names in a text that it gives itself; strings are left alone.
+_OWN = re.compile(r'"[^"]*"|\b(?:v\d+\w*|[xyrst](?:_\w+)?|rest)\b')
 
 
 class ThinEmitter(InterleavedEmitter):
@@ -85,8 +91,17 @@ class ThinEmitter(InterleavedEmitter):
             self.places_of_all(lambda count: f"{start} * {count}")
 
     def _statements(self) -> None:
+        kernel, sums = self.kernel, [s for s in self.kernel.body if s.combine]
+        later = self._sums_taken(sums)
+        self._again([s for s in sums if s.dst in self.folds.parts])
+        for s in kernel.body:
+            if not kernel.is_element(s) and not s.reduces and (s.dst in later or s.effect and any(
+                    n in later or n in self.sums for n in s.uses)):
+                self.statement(s)
+
+    def _sums_taken(self, sums: list[Reduce]) -> set:
+        """Take the sums, with what does not need them, and give the names of what does."""
         kernel = self.kernel
-        sums = [s for s in kernel.body if s.combine]
         own = set().union(*(t.inner for t in self.sums.values()))
         if self.units:
             own |= self._turned(own)
@@ -120,10 +135,28 @@ class ThinEmitter(InterleavedEmitter):
                             self._add(s, t)
         for s in sums:
             self._finish(s)
-        for s in kernel.body:
-            if not kernel.is_element(s) and not s.reduces and (s.dst in later or s.effect and any(
-                    n in later or n in self.sums for n in s.uses)):
-                self.statement(s)
+        return later
+
+    def _again(self, sums: list[Reduce]) -> None:
+        """Take sums in parts once more, element by element and in smaller blocks, where one is no number: infinite
+        numbers make it one, of which eager may have infinite sums."""
+        if not sums:
+            return
+        whole = {n: 1 for n in self.row[:-1][:1]}
+        config = replace(self.config, folded=False, stages=1, unrolled=False, evict=False, **whole)
+        other = type(self)(self.tiling, config, self.aligned, self.interpret)
+        other.helpers, other.depth = self.helpers, self.depth + 1
+        other._positions()
+        other._sums_taken([s for s in self.kernel.body if s.combine])
+        context = ops.Context(torch.float32, (), helpers=self.helpers)
+        unknown = " | ".join(f"({self.names[s.dst]} != {self.names[s.dst]})" for s in sums)
+        self.line(f"if {context.helper('_some')}({unknown}):")
+        self.lines += [_OWN.sub(lambda m: m[0] if m[0][0] == '"' else f"again_{m[0]}", line) for line in other.lines]
+        shape = [1 if n in ROW else self.length[n] for n in self.dimensions]
+        with self.indented():
+            for s in sums:
+                text = f"again_{self.names[s.dst]}"
+                self.line(f"{self.names[s.dst]} = " + (f"tl.reshape({text}, {shape})" if set(shape) > {1} else text))
 
     def _fetch(self, own: set) -> set:
         """Load what may be read before the kernels in front of this one have ended, wait for these, and give the names
