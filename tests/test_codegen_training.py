@@ -11,7 +11,7 @@ from codegen_graphs import check, compare, moved, trace
 from graph_harness import trace as traced
 
 import jit
-from jit.codegen import Options, layout, lower, planner
+from jit.codegen import Options, chunks, layout, planner
 from jit.codegen.padding import pad_rows
 from jit.devices import cuda
 from jit.graph.autodiff import differentiate, partition
@@ -255,7 +255,7 @@ def test_recomputed_values_are_made_when_they_are_read():
 def test_column_sums_are_cut_over_several_dimensions():
     p = scheduled(lambda b, x: b.sum(x, [0, 2, 3]), image(6, 64, 120, 40), device=GPU)
     group = next(g for g in p.buffers.schedule.order if g.split)
-    cut, length = lower.chunk_plan(group)
+    cut, length = chunks.chunk_plan(group)
     extents = [group.dims[d] for d in cut]
     assert len(cut) == 2 and extents == [6, 120] and 720 % length == 0
 

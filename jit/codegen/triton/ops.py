@@ -281,29 +281,6 @@ def _word_of_{_name}(x):
 """)
 
 
-# 128 and as much more as each of four whole numbers below 128, which are the last seven bits of a bfloat16 number.
-helper("_small_word", """
-@triton.jit
-def _small_word(x):
-    return tl.inline_asm_elementwise("{ prmt.b32 $0, $4, 0x43000000, 0x7044; prmt.b32 $1, $4, 0x43000000, 0x7144; "
-        "prmt.b32 $2, $4, 0x43000000, 0x7244; prmt.b32 $3, $4, 0x43000000, 0x7344; }", "=r,=r,=r,=r,r", [x],
-        dtype=tl.int32, is_pure=True, pack=4).to(tl.float32, bitcast=True)
-""", interpreted="""
-@triton.jit
-def _small_word(x):
-    return x.to(tl.float32) + 128.0
-""")
-
-
-# See ``worker.early``.
-helper("_await_kernels", """
-@triton.jit
-def _await_kernels():
-    tl.inline_asm_elementwise("griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32,
-        is_pure=False, pack=1)
-""")
-
-
 # Floats as whole numbers, by the device's own instruction. LLVM's conversion leaves numbers that the type cannot hold,
 # and NaN, undefined: it folds them to whatever lies in a register, where the instruction has a result for each. The
 # smaller types are cut out of the type that nvcc, which compiled eager's kernels, converts them by (measured on an

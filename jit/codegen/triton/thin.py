@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from .tiling import Tiling
 
 
+# See ``worker.early``.
+ops.helper("_await_kernels", """
+@triton.jit
+def _await_kernels():
+    tl.inline_asm_elementwise("griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32,
+        is_pure=False, pack=1)
+""")
+
 # The names in a text that it gives itself; strings are left alone.
 _OWN = re.compile(r'"[^"]*"|\b(?:v\d+\w*|[xyrst](?:_\w+)?|rest)\b')
 
@@ -91,17 +99,16 @@ class ThinEmitter(InterleavedEmitter):
             self.places_of_all(lambda count: f"{start} * {count}")
 
     def _statements(self) -> None:
-        kernel, sums = self.kernel, [s for s in self.kernel.body if s.combine]
-        later = self._sums_taken(sums)
-        self._again([s for s in sums if s.dst in self.folds.parts])
+        kernel, later = self.kernel, self._sums_taken()
+        self._again([s for s in kernel.body if s.dst in self.folds.parts])
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces and (s.dst in later or s.effect and any(
                     n in later or n in self.sums for n in s.uses)):
                 self.statement(s)
 
-    def _sums_taken(self, sums: list[Reduce]) -> set:
+    def _sums_taken(self) -> set:
         """Take the sums, with what does not need them, and give the names of what does."""
-        kernel = self.kernel
+        kernel, sums = self.kernel, [s for s in self.kernel.body if s.combine]
         own = set().union(*(t.inner for t in self.sums.values()))
         if self.units:
             own |= self._turned(own)
@@ -142,12 +149,12 @@ class ThinEmitter(InterleavedEmitter):
         numbers make it one, of which eager may have infinite sums."""
         if not sums:
             return
-        whole = {n: 1 for n in self.row[:-1][:1]}
-        config = replace(self.config, folded=False, stages=1, unrolled=False, evict=False, **whole)
+        fewer = dict.fromkeys(self.row[:1], 1) if len(self.row) > 1 else {}
+        config = replace(self.config, folded=False, stages=1, unrolled=False, evict=False, **fewer)
         other = type(self)(self.tiling, config, self.aligned, self.interpret)
         other.helpers, other.depth = self.helpers, self.depth + 1
         other._positions()
-        other._sums_taken([s for s in self.kernel.body if s.combine])
+        other._sums_taken()
         context = ops.Context(torch.float32, (), helpers=self.helpers)
         unknown = " | ".join(f"({self.names[s.dst]} != {self.names[s.dst]})" for s in sums)
         self.line(f"if {context.helper('_some')}({unknown}):")

@@ -26,6 +26,20 @@ THREADS_BYTES = 16  # that a thread loads at once, which lie beside each other a
 ADDED = 128  # what a small whole number becomes more by in the bits of a float
 
 
+# 128 and as much more as each of four whole numbers below 128, which are the last seven bits of a bfloat16 number.
+ops.helper("_small_word", """
+@triton.jit
+def _small_word(x):
+    return tl.inline_asm_elementwise("{ prmt.b32 $0, $4, 0x43000000, 0x7044; prmt.b32 $1, $4, 0x43000000, 0x7144; "
+        "prmt.b32 $2, $4, 0x43000000, 0x7244; prmt.b32 $3, $4, 0x43000000, 0x7344; }", "=r,=r,=r,=r,r", [x],
+        dtype=tl.int32, is_pure=True, pack=4).to(tl.float32, bitcast=True)
+""", interpreted="""
+@triton.jit
+def _small_word(x):
+    return x.to(tl.float32) + 128.0
+""")
+
+
 class Folds:
     """The sums of one kernel that are taken so: ``parts`` are their terms by the factors outside of a part."""
 
