@@ -63,3 +63,19 @@ def test_what_is_kept_in_float8_is_exact(monkeypatch):
     assert any(s.prim == "exp" for s in k.body) and not approximate.fast_values(k)
     (k,) = kernels(monkeypatch, lambda x: torch.exp(x.float()).to(torch.bfloat16), x)
     assert approximate.fast_values(k)
+
+
+def test_what_is_rounded_to_halves_in_the_end(monkeypatch):
+    """The inverse error function is no smooth one: a small error of its argument is a large one of its value near 1. A
+    sigmoid is right to a unit in the last place even so, where halves are all that is kept."""
+    x = torch.randn(300, 1000, dtype=torch.bfloat16)
+    (k,) = kernels(monkeypatch, lambda x: torch.erfinv(torch.sigmoid(x)), x)
+    found = next(s for s in k.body if s.prim == "sigmoid")
+    assert found.dst not in approximate.fast_values(k) and found.dst in approximate.rounded_values(k)
+    assert "_rcp_fast" in emit.emit(k).text
+    for other in (lambda x: torch.erfinv(torch.sigmoid(x.float())), lambda x: x * (torch.sigmoid(x.float()) > 0.7),
+                  lambda x: torch.round(torch.sigmoid(x) * 9).to(torch.int32),
+                  lambda x: torch.erfinv(torch.sigmoid(x)).to(torch.float8_e4m3fn)):
+        (k,) = kernels(monkeypatch, other, x)
+        assert next(s for s in k.body if s.prim == "sigmoid").dst not in approximate.rounded_values(k)
+        assert "_rcp_fast" not in emit.emit(k).text

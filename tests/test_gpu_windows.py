@@ -46,3 +46,12 @@ def test_like_eager(monkeypatch, name, last):
     got[0].backward(g)
     want[0].backward(g)
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("images", [7, 40])
+def test_means_of_uneven_shares(images, dtype):
+    """Of windows of three or four elements: whose third of a vector belongs to the next one is computed in 16 bits."""
+    x = torch.randn(images, 64, 56, 56, device="cuda", dtype=dtype)
+    got, want = jit.compile(lambda x: F.adaptive_avg_pool2d(x, 20))(x), F.adaptive_avg_pool2d(x, 20)
+    torch.testing.assert_close(got, want)

@@ -152,3 +152,30 @@ def test_additions_at_places_that_data_decide_stay_additions(monkeypatch):
         made = compiled_for_gpu(lambda x, i, s: x.index_add(0, i, s), x, torch.randint(0, 40, (rows,)), s)
         texts = [text for c in made for _, text in c.kernels if "atomic_add" in text]
         assert len(texts) == 1 and "tl.store" not in texts[0]
+
+
+def test_small_indices_are_added_one_by_one(monkeypatch):
+    """Not two at a time, of which ptxas mistakes one for the other; ``test_gpu_windows`` has the values."""
+    pytest.importorskip("triton")
+    from jit.codegen.triton import heuristics, worker
+
+    (kernel,) = compiled(lambda x: F.adaptive_avg_pool2d(x, 20), image((7, 64, 56, 56))).loops.values()
+    tiled = tiling.tile(kernel)
+    config = heuristics.Config(x=32, y=2, warps=1, singly=True)
+    source = emit.emit_tiled(tiled, config, None, False)
+    job = dict(text=source.text, function=source.function, arguments=source.arguments, capability=90,
+               divisible=source.divisible, warps=source.warps, stages=source.stages, keep_ptx=True)
+    assert "s16x2" not in worker.build(job)["ptx"]
+    monkeypatch.setattr(worker, "added_singly", lambda ptx: ptx)
+    assert "add.s16x2" in worker.build(job)["ptx"]  # else this shows nothing
+
+
+def test_rows_in_the_order_of_memory():
+    """The channels of a group, in images of which channels come last, are read side by side, for several groups."""
+    x = torch.randn(2, 32, 16, 16, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    (found,) = compiled_for_gpu(lambda x: F.group_norm(x, 8), x)
+    tiled = next(t for t in map(tiling.tile, found.loops.values()) if t.kind == "inner")
+    (load,) = [s for s in tiled.kernel.body if s.loaded and "@r" in s.symbols]
+    assert [dims.evaluate(load.index, {"@x": 0, "@r": r}) for r in range(6)] == [0, 1, 2, 3, 32, 33]
+    assert tiling.side_by_side(tiled, 64) == 8 and tiling.side_by_side(tiled, 32) == 4
+    assert tiling.side_by_side(tiled, 8) == 1

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .loops import Kernel
 
 LARGEST_POWER = 8
+NARROW = frozenset(HALF) - frozenset(FLOAT8)
 
 
 def fast_values(kernel: Kernel) -> frozenset:
@@ -24,7 +25,7 @@ def fast_values(kernel: Kernel) -> frozenset:
     for s in reversed(kernel.body):
         bad |= s.symbols
         fast = s.dst in good and s.dst not in bad
-        kept = s.prim == "cast" and s.dtype in HALF and s.dtype not in FLOAT8  # of which a step is too much to miss
+        kept = s.prim == "cast" and s.dtype in NARROW  # of which a step is too much to miss
         if kept or s.accessed and s.effect and kernel.buffer_of[s.accessed].rounded:
             good.add(s.operands[0])
             bad.update(s.operands[1:])
@@ -39,6 +40,20 @@ def fast_values(kernel: Kernel) -> frozenset:
         else:
             bad.update(s.operands)
     return frozenset(n for n in good - bad if kernel.dtypes.get(n) is torch.float32)
+
+
+def rounded_values(kernel: Kernel) -> frozenset:
+    """The float32 values that reach memory only through a half type, by whatever operations: for them a function is
+    exact enough that is right to a unit or two in float32's last place. What is compared, counted or looked up with is
+    none of them."""
+    exact: set = set()
+    for s in reversed(kernel.body):
+        exact |= s.symbols
+        if s.accessed and s.effect:
+            exact.update(s.operands if kernel.buffer_of[s.accessed].dtype not in NARROW else s.operands[1:])
+        elif s.dst in exact or not kernel.dtypes.get(s.dst, torch.bool).is_floating_point:
+            exact.update(s.operands)
+    return frozenset(n for n, dtype in kernel.dtypes.items() if dtype is torch.float32 and n not in exact)
 
 
 def bfloat16_values(kernel: Kernel) -> frozenset:

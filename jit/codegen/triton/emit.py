@@ -25,7 +25,7 @@ from ...errors import Unsupported
 from ...graph import dims
 from .. import loops
 from ..absolute import absolute_values
-from ..approximate import bfloat16_values, fast_values, fractions
+from ..approximate import bfloat16_values, fast_values, fractions, rounded_values
 from ..comparisons import below_zero
 from ..handlers import Handlers
 from . import analysis, heuristics, ops, scans, types
@@ -141,7 +141,7 @@ class Emitter:
         # Value name -> the dimensions along which it varies.
         self.varies = {n: self._ranges(kernel.varies[n]) for n in kernel.definition}
         self.fast, self.absolute = self._approximate(), absolute_values(kernel)
-        self.bfloat16, self.fractions = bfloat16_values(kernel), fractions(kernel)
+        self.bfloat16, self.fractions, self.rounded = bfloat16_values(kernel), fractions(kernel), rounded_values(kernel)
         self.wide = self._wide_ranges()
         self.masked = {n for n in self.extents if self._needs_mask(n)}
 
@@ -531,7 +531,7 @@ class Emitter:
                               s.dst in self.fast, self.interpret, s.dst in self.absolute, bool(divisor),
                               self.packs and bool(self.varies[s.args[0]] & set(self.dimensions)),
                               self._rounds_pairs(s), self.helpers, bfloat16=s.args[0] in self.bfloat16,
-                              fraction=s.args[0] in self.fractions)
+                              fraction=s.args[0] in self.fractions, rounded=s.dst in self.rounded)
         text = ops.emit(s.op, context, *(self.names[a] for a in s.args))
         self.libdevice |= context.libdevice
         self.assign(s.dst, text)

@@ -67,6 +67,18 @@ def _log2_of_normal(x):
 def _log2_of_normal(x):
     return tl.log2(x)
 """)
+# Whether a block has numbers of a kind, whose values cost nothing where it has none: bits, read as integers, are in the
+# order of the positive numbers, with NaN above these and what has a sign below.
+for _which, _function_name in (("_most_bits", "max"), ("_least_bits", "min")):
+    helper(_which, f"""
+@triton.jit
+def {_which}(x):
+    bits = x.to(tl.int32, bitcast=True)
+    if len(x.shape) == 0:
+        return bits
+    else:
+        return tl.{_function_name}(bits, None)
+""")
 helper("_signed", """
 @triton.jit
 def _signed(a, x):
@@ -278,13 +290,13 @@ def _erfinv_fast(x):
     w = _log2_of_normal((1.0 - x) * (1.0 + x)) * -0.69314718056
     v = w - 2.5
     r = x * POLYNOMIAL(ERFINV, v)
-    if _some(w >= 5.0):
+    if _most_bits(w) >= 0x40A00000:
         u = tl.sqrt(w) - 3.0
         far = x * POLYNOMIAL(ERFINV_FAR, u)
         far = tl.where(tl.abs(x) == 1.0, x * float("inf"), far)
         r = tl.where(w >= 5.0, far, r)
     return r
-""", "_log2_of_normal", "_some")
+""", "_log2_of_normal", "_most_bits")
 _function("_i0_fast", """
 @triton.jit
 def _i0_fast(x):
@@ -385,7 +397,7 @@ _function("_lgamma_fast", """
 def _lgamma_fast(x):
     a = tl.abs(x)
     result = _lgamma_above(a)
-    if _some(x <= 0.0):
+    if _least_bits(x) <= 0:
         part = a - tl.floor(a)
         r = 3.14159265 * tl.minimum(part, 1.0 - part)
         s = r * r
@@ -394,7 +406,7 @@ def _lgamma_fast(x):
         other = tl.where((part == 0.0) | (a == float("inf")), float("inf"), other)
         result = tl.where(x <= 0.0, other, result)
     return result
-""", "_lgamma_above", "_some", "_log2_approximate")
+""", "_lgamma_above", "_least_bits", "_log2_approximate")
 _function("_digamma_fast", """
 @triton.jit
 def _digamma_fast(x):
@@ -409,7 +421,7 @@ def _digamma_fast(x):
     steps = _fma(_fma(c, 3.0, 6.0), c, 2.0) * (z * r)
     series = _fma(s, POLYNOMIAL(DIGAMMA, s), u * -0.5)
     result = _fma(_log2_approximate(a + 3.0), 0.69314718056, series) - steps
-    if _some(x < 1e-30):
+    if _least_bits(x) < 0x0DA24260:
         part = a - tl.floor(a)
         part = tl.where(part > 0.5, part - 1.0, part)
         side = tl.abs(part)
@@ -421,7 +433,7 @@ def _digamma_fast(x):
         other = tl.where(part == 0.0, float("nan"), other)
         result = tl.where(x < 1e-30, tl.where(a < 1e-30, -1.0 / x, other), result)
     return result
-""", "_some", "_log2_approximate", "_rcp_fast")
+""", "_least_bits", "_log2_approximate", "_rcp_fast")
 
 
 def _entry(prim: str, relative: str, absolute: str) -> None:

@@ -15,7 +15,7 @@ from ...graph.prims import info
 from .. import loops
 from ..indexing import size_hint
 from . import analysis, thin_terms
-from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, divides_by_counts, divisions, reads_around, reads_vectors
+from .tiling import LONG_ROW, ROW, Tiling, contiguous_axes, divisions, reads_around, reads_vectors, side_by_side
 
 if TYPE_CHECKING:
     from ..loops import Kernel
@@ -24,6 +24,7 @@ NARROWEST = 16  # columns of a block of rows that is held on chip
 LEAST_SUM = 16  # length of sums, rows and columns of the blocks that matrix units take
 UNROLLED = 16  # blocks of a loop that is written out
 WRITTEN_OUT = 4096  # bytes of a row for each processor from which pieces of columns are so short
+SECTORS = 64  # bytes that memory gives at once
 UNITS = 80  # the capability from which they take all halves
 
 
@@ -129,11 +130,11 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
     """One range: 16 bytes per thread and access; of windows that are read here and there, neighbouring threads have
     neighbouring points."""
     n = size_hint(tiling.extent("x"))
-    singly = reads_around(tiling.kernel) and not reads_vectors(tiling) and not divides_by_counts(tiling.kernel)
+    singly = reads_around(tiling.kernel) and not reads_vectors(tiling)
     per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8)
     if arithmetic(tiling.kernel) > 24:  # two vectors per thread, so that their arithmetic interleaves
         per_thread *= 2
-    per_thread = 2 if singly else per_thread
+    per_thread = 2 if singly or _looks_up(tiling.kernel) else per_thread
     count = _side_by_side(tiling)
     if count > 1:
         per_thread = _clamp(16 // _smallest_access(tiling.kernel), 4, 8) // count or 1
@@ -144,6 +145,13 @@ def flat(tiling: Tiling, arch: devices.Architecture) -> Config:
         if block < warps * arch.lanes:
             warps //= 2
     return Config(x=max(min(block, next_power_of_two(n)), 1), warps=warps, singly=singly)
+
+
+def _looks_up(kernel: Kernel) -> bool:
+    """Whether what an element reads lies where data decide alone, apart from what its neighbours read: 0.87 of the time
+    with two elements for each thread, where addresses of 64 bits are found from indices of as many."""
+    bounded = {s.dst for s in kernel.body if s.limit is not None and not s.effect}
+    return any(s.loaded and s.symbols and s.symbols <= bounded for s in kernel.body)
 
 
 def _side_by_side(tiling: Tiling) -> int:
@@ -210,6 +218,9 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
         x *= 2
     while x > 1 and n_rows // x < arch.processors:
         x //= 2
+    together = min(side_by_side(tiling, SECTORS), 32768 // block)
+    if together > x:  # pieces of rows that are read from memory at once
+        return Config(x=together, r=block, warps=_clamp(block * together // 2048, 1, 16), evict=evict)
     if single and evict and itemsize <= 2 and block in (4096, 8192) and (schedule.pairs or not
                                                                          analysis.pieces_allowed(kernel)):
         return Config(x=8192 // block, r=block, warps=4, evict=True)  # exponentials and positions: few threads

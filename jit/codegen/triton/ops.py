@@ -32,7 +32,7 @@ class Context:
     arguments are blocks, whose bytes may be taken four at a time. ``pairs``: they are blocks that are rounded to
     bfloat16 two at a time. ``helpers`` collects the functions that the text calls, ``libdevice`` tells whether it uses
     that library. ``bfloat16``: the first argument is a bfloat16 number in a wider type; ``fraction``: it is 0 to 1, or
-    NaN."""
+    NaN. ``rounded``: the value reaches memory only through a half type."""
 
     dtype: torch.dtype
     args: tuple
@@ -46,6 +46,7 @@ class Context:
     libdevice: bool = False
     bfloat16: bool = False
     fraction: bool = False
+    rounded: bool = False
 
     @property
     def source(self) -> torch.dtype:
@@ -634,7 +635,7 @@ def _log1p(c: Context, a: str) -> str:
 
 @op("sigmoid")
 def _sigmoid(c: Context, a: str) -> str:
-    if c.fast:
+    if c.fast or c.rounded:  # right to two units in the last place, and so is what it leaves of 1
         return f"{c.helper('_rcp_fast')}(1.0 + {c.helper('_exp_fast')}(-{a}))"
     if c.dtype is torch.float64 or c.interpret:
         return f"1.0 / (1.0 + tl.exp(-{a}))"

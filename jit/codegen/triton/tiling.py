@@ -160,13 +160,45 @@ def tile(kernel: loops.Kernel) -> Tiling:
     if analysis.counted(kernel):
         kernel = simplify(kernel)
         return tiling(kernel, "counts", x=kernel.axes)
-    kernel = without_short_rows(simplify(_neighbours(kernel)))
+    kernel = without_short_rows(simplify(_in_memory_order(_neighbours(kernel))))
     if kernel.raxes:
         found = thin(kernel)
         if found is not None:
             return found
         kernel = _without_shared_rows(kernel)
     return _tile_reduction(kernel) if kernel.raxes else _tile_pointwise(kernel)
+
+
+def _in_memory_order(kernel: Kernel) -> Kernel:
+    """The kernel with the axis of a row along which most is contiguous as its innermost one, where the order of a row's
+    elements has no meaning: the channels of a group, in images of which they come last."""
+    if len(kernel.raxes) < 2 or any(s.ordered for s in kernel.body):
+        return kernel
+    contiguous = contiguous_axes(kernel, [s for s in kernel.body if s.accessed and kernel.is_element(s)] or None)
+    best = max(reversed(kernel.raxes), key=lambda a: contiguous.get(a.name, 0))
+    others = tuple([a for a in kernel.raxes if a is not best])
+    return dataclasses.replace(kernel, raxes=(*others, best))
+
+
+def side_by_side(tiling: Tiling, most: int) -> int:
+    """How many neighbouring rows, up to ``most``, lie within the same few bytes: a row has a piece of memory, the next
+    one the piece behind it, and then comes a gap. 1 where rows are longer than that, or lie apart."""
+    kernel = tiling.kernel
+    loads = [s for s in kernel.body if s.loaded and {"@x", "@r"} <= s.symbols and s.symbols <= {"@x", "@r"}]
+    if not loads or type(tiling.extent("r")) is not int:
+        return 1
+    s = max(loads, key=lambda s: kernel.buffer_of[s.loaded].dtype.itemsize)
+
+    def at(x: int, r: int) -> int:
+        return dims.evaluate(s.index, {"@x": x, "@r": r}) - dims.evaluate(s.index, {"@x": 0, "@r": 0})
+
+    most //= kernel.buffer_of[s.loaded].dtype.itemsize
+    piece = next((r for r in range(1, min(most, tiling.extent("r"))) if at(0, r) != r), most)
+    rows = 1
+    while 2 * rows * piece <= most and 2 * rows <= size_hint(tiling.extent("x")) and all(
+            at(x, 0) == x * piece for x in range(rows, 2 * rows)):
+        rows *= 2
+    return rows
 
 
 def _without_shared_rows(kernel: Kernel) -> Kernel:
@@ -181,9 +213,7 @@ def _without_shared_rows(kernel: Kernel) -> Kernel:
 
 def _neighbours(kernel: Kernel) -> Kernel:
     """The kernel with neighbouring results, or those of equal parts of an axis, written out where that saves reads or
-    makes vectors; not where places in a window are counted, see below."""
-    if divides_by_counts(kernel):
-        return kernel
+    makes vectors."""
     for i in range(len(kernel.axes)):
         if i < len(kernel.axes):
             made = unrolling.neighbours_written_out(kernel, NEIGHBOURS, kernel.axes[i : i + 1])
@@ -256,20 +286,11 @@ def _reads_with_gaps(kernel: Kernel) -> bool:
     return any(s.loaded and s.symbols <= plain and dims.coefficient(s.index, inner) is None for s in kernel.body)
 
 
-def divides_by_counts(kernel: Kernel) -> bool:
-    """Whether it reads several places and divides by how many there are, as means of uneven shares do. These keep the
-    plain layout: with shared reads one was found to differ on a GPU, which is not understood yet."""
-    return reads_around(kernel) and any(
-        s.prim == "div" and kernel.definition[s.operands[1]].constant is None
-        and kernel.varies[s.dst] >= {a.name for a in kernel.axes} for s in kernel.body)
-
-
 def _tile_pointwise(kernel: Kernel) -> Tiling:
-    if not divides_by_counts(kernel):
-        made = _of_neighbours(kernel)
-        if made is not None:
-            return tiling(made, "vectors", x=made.axes)
-        kernel = shares_reads(kernel)
+    made = _of_neighbours(kernel)
+    if made is not None:
+        return tiling(made, "vectors", x=made.axes)
+    kernel = shares_reads(kernel)
     kernel = _turned_around(kernel)
     axes = kernel.axes
     if len(axes) < 2:
@@ -287,7 +308,7 @@ def _tile_pointwise(kernel: Kernel) -> Tiling:
         if len(axes) < 2:
             return tiling(kernel, "flat", x=axes)
         inner = axes[-1]
-    groups = None if divides_by_counts(kernel) else _shared_work(kernel)
+    groups = _shared_work(kernel)
     if groups:
         found = tiling(kernel, "shared", **groups)
         x, y = (size_hint(found.extents.get(n, 1)) for n in "xy")
