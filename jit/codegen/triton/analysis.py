@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
 NEIGHBOURS = (2, 4, 8)  # how many accesses, or results, that lie interleaved are one vector: they are halved
-MOST_PLACES = 512  # of which it is counted on chip how often data decide for each
+POINTS = 2  # for each place, the fewest that are counted so
+MOST_PLACES = 4100  # of which it is counted on chip how often data decide for each
 
 
 class Schedule:
@@ -257,7 +258,8 @@ def counted(kernel: Kernel) -> Optional[loops.Update]:
     if s.op != "sum" or type(number) is not int or s.mask is not None or len(s.symbols) != 1 or place is None:
         return None
     step = dims.coefficient(s.index, place.dst)
-    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES
+    points = math.prod(size_hint(a.extent) for a in kernel.axes)
+    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES and points >= POINTS * place.limit
     return s if few and type(step) is int and step == 1 else None
 
 
