@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 PROGRAMS = 8  # for each processor
 IN_REGISTERS = 128  # places
 WARP = 32  # threads
-# The memory of a program's counts, and what is done there; ``at`` is a byte in it, or -1.
+# The memory of a program's counts, and what is done there; ``at`` is a byte in it, behind the counts for what is not
+# counted, or, where little is done, -1.
 _MEMORY = """
 @triton.jit
 def _memory(any):
@@ -43,8 +44,7 @@ _ONE_MORE = """
 @triton.jit
 def _one_more(at):
     return tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ge.s32 p, $1, 0; @p red.shared.add.u32 [$1], 1; mov.u32 $0, $1; }", "=r,r", [at],
-        dtype=tl.int32, is_pure=False, pack=1)
+        "red.shared.add.u32 [$1], 1; mov.u32 $0, $1;", "=r,r", [at], dtype=tl.int32, is_pure=False, pack=1)
 """
 _COUNT = """
 @triton.jit
@@ -99,8 +99,8 @@ class CountsEmitter(Emitter):
             if in_registers:
                 self.line(f"counts += tl.histogram({place}, {bins}" + (f", mask={mask})" if mask else ")"))
             else:
-                at = f"memory + 4 * {place}"
-                self.line(f"_one_more(tl.where({mask}, {at}, -1))" if mask else f"_one_more({at})")
+                place = f"tl.where({mask}, {place}, {limit})" if mask else place
+                self.line(f"_one_more(memory + 4 * {place})")
             for conditions in self.bad.values():
                 self.trap(conditions)
         dtype = self.kernel.buffer_of[s.buffer].dtype
@@ -117,7 +117,7 @@ class CountsEmitter(Emitter):
 
     def _clear(self, places: int, bins: int) -> None:
         """Counts in memory, of zero."""
-        for name, text in (("_memory", _MEMORY.replace("{places}", str(places))), ("_zero", _ZERO),
+        for name, text in (("_memory", _MEMORY.replace("{places}", str(places + 1))), ("_zero", _ZERO),
                            ("_one_more", _ONE_MORE), ("_count", _COUNT)):
             self.helpers[name] = text.strip("\n") + "\n"
         self.line("memory = _memory(tl.program_id(0))")
