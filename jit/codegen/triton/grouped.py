@@ -1,0 +1,112 @@
+"""Sums of rows whose positions have been sorted by place, in Triton: a program has a row of the result, or a piece of
+one, and goes through the positions that are added up there, a few of which are read at once.
+
+Of a row with many positions, the parts that lie in it as a whole have been summed before; what is left of it at both
+ends is less than two parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import loops
+from ..grouped import Parts
+from ..indexing import size_hint
+from ..template import Layout
+from ...graph import dims
+from .emit import Emitter, Source
+from .heuristics import Config, next_power_of_two
+from .tiling import Tiling, tiling
+
+if TYPE_CHECKING:
+    from ...graph.dims import IntExpr
+
+AT_ONCE, PARTS_AT_ONCE = 4, 8  # positions, and parts, that are read at once
+EACH = 8  # elements of a thread
+MOST_WARPS = 8
+
+
+@dataclass(frozen=True)
+class GroupedLayout(Layout):
+    parts: Parts
+    version: int = 1
+
+    def emit(self, kernel: loops.Kernel, aligned: Collection[str] | None, interpret: bool) -> Source:
+        made = tiling(kernel, "grouped", y=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
+        block = next_power_of_two(size_hint(made.extent("x")))
+        warps = max(min(block // (32 * EACH), MOST_WARPS), 1)
+        config = Config(x=min(block, 32 * EACH * warps), looped=True, warps=warps)
+        return _Grouped(made, self.parts, config, aligned, interpret).source()
+
+
+class _Grouped(Emitter):
+    word = "rows"
+
+    def __init__(self, made: Tiling, parts: Parts, config: Config, aligned: Collection[str] | None,
+                 interpret: bool) -> None:
+        self.parts = parts
+        super().__init__(made, config, aligned, interpret)
+        self.masked.add("r")
+        body = self.kernel.body
+        self.total = next(s.dst for s in body if type(s) is loops.Given)
+        along = {s.dst for s in body if not s.effect and "@r" in self.kernel.varies[s.dst]}
+        self.added = [s for s in body if s.dst in along and s.dst not in (parts.part, self.total)]
+        self.part = [s for s in body if s.dst is not None and s.dst == parts.part]
+        rest = [s for s in body if s.dst is None or s.dst not in along]
+        at = next(i for i, s in enumerate(rest) if s.dst == self.total)
+        self.before, self.behind = rest[:at], rest[at + 1 :]
+
+    def _dimensions(self) -> list:
+        return ["x"]
+
+    def grid(self) -> IntExpr:
+        return self.extents["y"] * dims.ceil_div(self.extents["x"], self.block["x"])
+
+    def _statements(self) -> None:
+        self.bad = {}
+        for s in self.before:
+            self.statement(s)
+        first, last = self.names[self.parts.first], self.names[self.parts.last]
+        length = self.parts.length
+        self.line(f"total = tl.zeros([{self.block['x']}], tl.float32)")
+        if self.parts.kind == "parts":
+            begin = f"y * {length}"
+            count = self.text(self.extents["r"])
+            self.line(f"first = ({begin}).to(tl.int32)")
+            self.line(f"last = tl.where({first} == {last}, tl.minimum(first + {length}, {count}), first).to(tl.int32)")
+            self._sum("first", "last", self.added, self.parts.value, AT_ONCE)
+        else:
+            self.line(f"inner = ({first} + {length - 1}) // {length}")
+            self.line(f"outer = {last} // {length}")
+            self.line("whole = outer > inner")
+            self.line(f"end = tl.where(whole, inner * {length}, {last})")
+            self._sum(first, "end", self.added, self.parts.value, AT_ONCE)
+            self.line("if whole:")
+            with self.indented():
+                self._sum("inner", "outer", self.part, self.parts.part, PARTS_AT_ONCE)
+                self._sum(f"outer * {length}", last, self.added, self.parts.value, AT_ONCE)
+        self.names[self.total] = "total"
+        for s in self.behind:
+            self.statement(s)
+        for conditions in self.bad.values():
+            self.trap(conditions)
+
+    def _sum(self, first: str, last: str, body: list, value: str, count: int) -> None:
+        """Add ``value``, which ``body`` computes, at the positions from ``first`` to before ``last``."""
+        saved = dict(self.names)
+        self.line(f"position = {first}")
+        self.line(f"while position < {last}:")
+        with self.indented():
+            for k in range(count):
+                self.line(f"r = position + {k}" + (".to(tl.int64)" if "r" in self.wide else ""))
+                self.line(f"r_in = r < {last}")
+                for s in body:
+                    self.names[s.dst] = f"{saved[s.dst]}_{k}"
+                    self.statement(s)
+                self.line(f"in_{k} = r_in")
+            for k in range(count):
+                self.line(f"total += tl.where(in_{k}, {saved[value]}_{k}, 0.0)")
+            self.line(f"position += {count}")
+        self.names = saved

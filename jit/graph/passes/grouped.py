@@ -1,0 +1,117 @@
+"""Sums of rows at places that data decide, by a kernel that adds up what each row gets.
+
+Added in place they are an atomic addition for each element, of which a device does only so many, to rows in single
+precision, which are made of zeros before and cast behind. Here the places are sorted, with where they were, by the
+library; a row's values are then read one after the other, added up on chip and written once, in the dtype of the
+result. Rows that get many values are first summed in parts, so that none takes long. The sums are always the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from jit.devices import backend
+from jit.graph import dims
+from jit.graph.build import HALF
+from jit.graph.grouped import PART
+from jit.graph.ir import Graph, Node, TensorType
+from jit.graph.passes.dce import eliminate_dead_nodes
+from jit.graph.passes.rewrite import rebuilt
+from jit.graph.prims import VIEWS
+
+if TYPE_CHECKING:
+    from jit.graph.build import Builder
+
+LEAST = 1 << 23  # additions: for fewer, to sort the places takes as long as to add at them
+LEAST_WIDTH = 64  # of a row
+MOST_PLACES = 1 << 30
+SUMMED = (*HALF, torch.float32)
+
+
+def group_rows(graph: Graph) -> Graph:
+    """The graph with such sums where they pay."""
+    readers: dict[Node, list] = {}
+    for n in graph.nodes:
+        for i in n.inputs:
+            readers.setdefault(i, []).append(n)
+    seen = {o.node for o in graph.outputs}
+
+    def alone(n: Node) -> bool:
+        """Whether a sum is only read to be rounded."""
+        return n not in seen and [r.op for r in readers.get(n, ())] == ["cast"] and readers[n][0].type.dtype in SUMMED
+
+    def applies(n: Node) -> bool:
+        if n.op == "cast":
+            return _is_long(n.inputs[0]) and alone(n.inputs[0])
+        return _is_long(n) and not alone(n) and (n in seen or n in readers)
+
+    made = rebuilt(graph, applies, _rewrite)
+    return graph if made is graph else eliminate_dead_nodes(made)
+
+
+def _is_long(n: Node) -> bool:
+    if n.op != "put" or n.attrs["combine"] != "sum" or n.attrs["dims"] != (0,) or n.type.dtype is not torch.float32:
+        return False
+    x, values, index = n.inputs
+    if not backend(n.type.device).groups_rows or not all(type(s) is int for t in (x, values) for s in t.type.shape):
+        return False
+    width, count = dims.product(x.type.shape[1:]), dims.product(index.type.shape)
+    return (width >= LEAST_WIDTH and PART <= count < MOST_PLACES and width * count >= LEAST
+            and 0 < x.type.shape[0] < MOST_PLACES and x.type.is_contiguous and n.type.is_contiguous)
+
+
+def _rewrite(b: Builder, n: Node) -> Node | None:
+    put = n.inputs[0] if n.op == "cast" else n
+    x, values, index = put.inputs
+    rows, width, count = x.type.shape[0], dims.product(x.type.shape[1:]), dims.product(index.type.shape)
+    device = n.type.device
+    place = b.reshape(index, (count,))
+    if put.attrs["wrap"]:
+        place = b.where(b.lt(place, 0), b.add(place, rows), place)
+    place = b.cast(b.minimum(b.maximum(place, -1), rows), torch.int32)  # what is out of range stays so
+    types = (TensorType.contiguous((count,), torch.int32, device), TensorType.contiguous((count,), torch.int64, device))
+    places, order = b.aten("aten::sort", "stable", (place, True, -1, False), types)
+    bounds = b.aten("aten::searchsorted", "Tensor",
+                    (places, b.iota(rows + 1, dtype=torch.int32, device=device), True, False, None, None),
+                    TensorType.contiguous((rows + 1,), torch.int32, device))
+    values, start = _unrounded(b, values), None if _is_zero(x) else _unrounded(b, x)
+    parts = b.aten("jit::part_sums", "", (values, order, places, rows, width),
+                   TensorType.contiguous((-(-count // PART), width), torch.float32, device))
+    made = b.aten("jit::row_sums", "", (start, values, order, bounds, parts, list(n.type.shape), n.type.dtype), n.type)
+    return made
+
+
+def _is_zero(x: Node) -> bool:
+    while x.op in VIEWS or x.op == "cast":
+        x = x.inputs[0]
+    return x.op == "full" and type(x.attrs["value"]) is not dims.Dim and x.attrs["value"] == 0
+
+
+def _unrounded(b: Builder, x: Node) -> Node:
+    """What is cast to the dtype in which it is added, as it lies in memory."""
+    while True:
+        found = _within(b, x)
+        if found is None:
+            return x
+        x = found
+
+
+def _within(b: Builder, x: Node) -> Node | None:
+    """A half that is cast to single precision; also behind views of that which are cast back. None for others."""
+    if x.op == "cast" and x.type.dtype is torch.float32 and x.inputs[0].type.dtype in HALF:
+        return x.inputs[0]
+    if x.op != "cast" or x.type.dtype not in HALF:
+        return None
+    views, base = [], x.inputs[0]
+    while base.op in VIEWS:
+        views.append(base)
+        base = base.inputs[0]
+    given = base.inputs[0] if base.op == "cast" else None
+    if (given is None or given.type.dtype is not x.type.dtype or base.type.dtype is not torch.float32
+        or given.type.strides != base.type.strides):
+        return None
+    for view in reversed(views):
+        given = b.node(view.op, (given,), view.attrs, view.type.replace(dtype=x.type.dtype))
+    return given
