@@ -43,12 +43,13 @@ class GroupedLayout(Layout):
 
 class _Grouped(Emitter):
     word = "rows"
+    registers = 64  # for the reads of AT_ONCE positions
 
     def __init__(self, made: Tiling, parts: Parts, config: Config, aligned: Collection[str] | None,
                  interpret: bool) -> None:
         self.parts = parts
         super().__init__(made, config, aligned, interpret)
-        self.masked.add("r")
+        self.inside: str | None = None  # the condition that a position is one of those that are added
         body = self.kernel.body
         self.total = next(s.dst for s in body if type(s) is loops.Given)
         along = {s.dst for s in body if not s.effect and "@r" in self.kernel.varies[s.dst]}
@@ -94,19 +95,29 @@ class _Grouped(Emitter):
             self.trap(conditions)
 
     def _sum(self, first: str, last: str, body: list, value: str, count: int) -> None:
-        """Add ``value``, which ``body`` computes, at the positions from ``first`` to before ``last``."""
+        """Add ``value``, which ``body`` computes, at the positions from ``first`` to before ``last``. Each statement is
+        written for all positions before the next one, so that all reads are on their way before one is waited for."""
         saved = dict(self.names)
         self.line(f"position = {first}")
         self.line(f"while position < {last}:")
         with self.indented():
             for k in range(count):
-                self.line(f"r = position + {k}" + (".to(tl.int64)" if "r" in self.wide else ""))
-                self.line(f"r_in = r < {last}")
-                for s in body:
-                    self.names[s.dst] = f"{saved[s.dst]}_{k}"
+                self.line(f"r_{k} = position + {k}" + (".to(tl.int64)" if "r" in self.wide else ""))
+            for s in body:
+                for k in range(count):
+                    self.names = self._at(saved, body, k)
+                    self.inside = f"r_{k} < {last}"
                     self.statement(s)
-                self.line(f"in_{k} = r_in")
             for k in range(count):
-                self.line(f"total += tl.where(in_{k}, {saved[value]}_{k}, 0.0)")
+                self.line(f"total += tl.where(r_{k} < {last}, {saved[value]}_{k}, 0.0)")
             self.line(f"position += {count}")
-        self.names = saved
+        self.names, self.inside = saved, None
+
+    @staticmethod
+    def _at(names: dict, body: list, k: int) -> dict:
+        """The names of values at the k-th of the positions that are gone through at once."""
+        return {**names, "@r": f"r_{k}", **{s.dst: f"{names[s.dst]}_{k}" for s in body}}
+
+    def mask(self, along: frozenset[str], value: str | None = None) -> str | None:
+        found = super().mask(along, value)
+        return found if self.inside is None else f"({self.inside})" + (f" & {found}" if found else "")

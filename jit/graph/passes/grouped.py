@@ -18,7 +18,7 @@ from jit.graph.build import HALF
 from jit.graph.grouped import PART
 from jit.graph.ir import Graph, Node, TensorType
 from jit.graph.passes.dce import eliminate_dead_nodes
-from jit.graph.passes.rewrite import rebuilt
+from jit.graph.passes.rewrite import Rewriter
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
@@ -42,13 +42,21 @@ def group_rows(graph: Graph) -> Graph:
         """Whether a sum is only read to be rounded."""
         return n not in seen and [r.op for r in readers.get(n, ())] == ["cast"] and readers[n][0].type.dtype in SUMMED
 
-    def applies(n: Node) -> bool:
-        if n.op == "cast":
-            return _is_long(n.inputs[0]) and alone(n.inputs[0])
-        return _is_long(n) and not alone(n) and (n in seen or n in readers)
+    taken = {n for n in graph.nodes if _is_long(n) and alone(n)}
+    found = {n for n in graph.nodes if n.op == "cast" and n.inputs[0] in taken
+             or n not in taken and (n in seen or n in readers) and _is_long(n)}
+    return eliminate_dead_nodes(_Grouped(graph, found, taken).run()) if found else graph
 
-    made = rebuilt(graph, applies, _rewrite)
-    return graph if made is graph else eliminate_dead_nodes(made)
+
+class _Grouped(Rewriter):
+    """With sums in the place of the nodes ``found``; ``taken`` are sums that these round."""
+
+    def __init__(self, graph: Graph, found: set, taken: set) -> None:
+        super().__init__(graph, _rewrite, {n for n in graph.nodes if n not in found})
+        self.taken = taken
+
+    def visit(self, n: Node) -> Node:
+        return n.replace(inputs=self.operands(n)) if n in self.taken else super().visit(n)
 
 
 def _is_long(n: Node) -> bool:

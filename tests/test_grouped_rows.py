@@ -1,0 +1,161 @@
+"""Long rows that are added at places that data decide: sorted by place first, and added up row by row. Which programs,
+what the kernels compute, by Triton's interpreter, and that they compile for a GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gpu_texts import compiled_for_gpu, library_calls
+
+from jit.codegen.triton.grouped import GroupedLayout
+from jit.devices import backend
+from jit.graph.grouped import PART, part_sums, row_sums
+from jit.graph.passes import grouped
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def on_a_gpu(set_attribute=setattr):
+    for device in ("cpu", "cuda"):
+        for name in ("atomics", "adds_bags"):
+            set_attribute(type(backend(torch.device(device))), name, True)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    on_a_gpu(monkeypatch.setattr)
+
+
+def places(rows, *shape, most=0.6):
+    """Places of which one has many, and the last rows none."""
+    found = torch.randint(0, max(rows - 2, 1), shape)
+    found[torch.rand(shape) < most] = 1 % rows
+    return found
+
+
+def add(x, i, s):
+    return x.index_add(0, i, s)
+
+
+def put(x, i, s):
+    return x.index_put((i - 3,), s * 2, accumulate=True) + 1
+
+
+def gradient(fn):
+    """The gradient of a table, whose loss weighs what is taken from it."""
+    def program(w, i, g):
+        w = w.detach().requires_grad_()
+        return torch.autograd.grad(fn(w, i), w, g)[0]
+    return program
+
+
+def tokens(w, i):
+    return F.embedding(i, w)
+
+
+def bags(w, i):
+    return F.embedding_bag(i, w, mode="sum")
+
+
+def means(w, i):
+    return F.embedding_bag(i, w, mode="mean")
+
+
+def padded(w, i):
+    return F.embedding(i, w, padding_idx=1)
+
+
+def rows(w, i):
+    return w.index_select(0, i)
+
+
+def deep(w, i):
+    return w[i]
+
+
+# What is run, its table, its places and what is added, of which the interpreter does few.
+CASES = [
+    (add, (7, 64), (900,), (900, 64)), (add, (3, 300), (PART,), (PART, 300)), (add, (1, 64), (700,), (700, 64)),
+    (put, (7, 72), (500,), (500, 72)), (gradient(tokens), (9, 96), (5, 60), (5, 60, 96)),
+    (gradient(padded), (9, 64), (300,), (300, 64)), (gradient(bags), (9, 64), (100, 8), (100, 64)),
+    (gradient(means), (9, 64), (100, 8), (100, 64)), (gradient(rows), (9, 4, 32), (333,), (333, 4, 32)),
+    (gradient(deep), (9, 2, 3, 16), (3, 100), (3, 100, 2, 3, 16)),
+]
+
+
+def arguments(case, dtype):
+    fn, table, at, added = case
+    return torch.randn(table).to(dtype), places(table[0], *at), torch.randn(added).to(dtype)
+
+
+def interpret():
+    """In a process of its own, since Triton is told to interpret when it is imported."""
+    import attention_simulator as simulator
+    from jit.graph.passes import optimize
+    torch.manual_seed(0)
+    on_a_gpu()
+    grouped.LEAST = grouped.LEAST_WIDTH = 1
+    for case in CASES:
+        for dtype in (torch.float32, torch.float16):
+            args = arguments(case, dtype)
+            exact = case[0](*(a.double() if a.is_floating_point() else a for a in args))
+            graph, examples = simulator.captured(case[0], *args)
+            (got,), kinds = simulator.run(grouped.group_rows(optimize(graph)), examples)
+            assert kinds.count("parts") == kinds.count("rows") == 1, kinds
+            assert got.dtype is dtype and got.stride() == case[0](*args).stride()
+            torch.testing.assert_close(got.double(), exact, rtol=2e-3 if dtype is torch.float16 else 1e-5,
+                                       atol=2e-3 if dtype is torch.float16 else 1e-4)
+    print("done")
+
+
+def test_interpreter_agrees_with_eager():
+    env = dict(os.environ, TRITON_INTERPRET="1", OMP_NUM_THREADS="2",
+               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_grouped_rows as t; t.interpret()"],
+                          env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].__qualname__}{list(case[1])}")
+def test_kernels_compile_for_a_gpu(case, monkeypatch):
+    monkeypatch.setattr(grouped, "LEAST", 1)
+    monkeypatch.setattr(grouped, "LEAST_WIDTH", 1)
+    for dtype in (torch.float32, torch.bfloat16):
+        table, at, added = arguments(case, dtype)
+        compiled = compiled_for_gpu(case[0], table, at, added)
+        assert library_calls(compiled) == ["aten::sort", "aten::searchsorted"]
+        layouts = [k.layout for c in compiled for k in c.launches]
+        kinds = [layout.parts.kind for layout in layouts if isinstance(layout, GroupedLayout)]
+        assert kinds == ["parts", "rows"]
+
+
+def test_what_a_backward_runs():
+    """Neither zeros in single precision nor a pass that rounds them; a bag's gradient is read where it lies."""
+    w, i = torch.randn(3000, 64, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 3000, (1 << 14, 8))
+    (compiled,) = compiled_for_gpu(lambda w, i: F.embedding_bag(i, w, mode="sum"), w, i, backward=True)
+    assert library_calls([compiled]) == ["aten::sort", "aten::searchsorted"] and len(compiled.launches) == 4
+    sums = compiled.launches[-1]
+    assert {b.dtype for b in sums.buffers if b.role != "in"} == {torch.bfloat16}
+    assert not any("atomic" in text for _, text in compiled.kernels)
+
+
+def test_short_sums_are_added_in_place():
+    w, i = torch.randn(300, 64, requires_grad=True), torch.randint(0, 300, (4000,))
+    compiled = compiled_for_gpu(lambda w, i: F.embedding(i, w), w, i, backward=True)
+    assert not library_calls(compiled) and any("atomic" in text for c in compiled for _, text in c.kernels)
+
+
+def test_meaning():
+    x, i, s = torch.randn(5, 6), places(5, 400), torch.randn(400, 6)
+    at, order = torch.sort(i.int(), stable=True)
+    bounds = torch.searchsorted(at, torch.arange(6, dtype=torch.int32))
+    parts = part_sums(s, order, at, 5, 6)
+    assert parts.shape == (-(-400 // PART), 6)
+    torch.testing.assert_close(row_sums(x, s, order, bounds, parts, [5, 6], x.dtype), x.index_add(0, i, s))
+    torch.testing.assert_close(row_sums(None, s, order, bounds, parts, [5, 6], torch.float16),
+                               torch.zeros(5, 6).index_add(0, i, s).half())
+    with pytest.raises(IndexError):
+        part_sums(s, order, at, 3, 6)
