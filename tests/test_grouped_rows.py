@@ -88,7 +88,9 @@ CASES = [
 
 def arguments(case, dtype):
     fn, table, at, added = case
-    return torch.randn(table).to(dtype), places(table[0], *at), torch.randn(added).to(dtype)
+    x, i, s = torch.randn(table).to(dtype), places(table[0], *at), torch.randn(added).to(dtype)
+    x[-1], x[0, :9], s.view(-1)[::7] = -0.0, -0.0, -0.0
+    return x, i, s
 
 
 def interpret():
@@ -105,7 +107,9 @@ def interpret():
             graph, examples = simulator.captured(case[0], *args)
             (got,), kinds = simulator.run(grouped.group_rows(optimize(graph)), examples)
             assert kinds.count("parts") == kinds.count("rows") == 1, kinds
-            assert got.dtype is dtype and got.stride() == case[0](*args).stride()
+            wanted = case[0](*args)
+            assert got.dtype is dtype and got.stride() == wanted.stride()
+            assert torch.equal(got.signbit() & (got == 0), wanted.signbit() & (wanted == 0))
             torch.testing.assert_close(got.double(), exact, rtol=2e-3 if dtype is torch.float16 else 1e-5,
                                        atol=2e-3 if dtype is torch.float16 else 1e-4)
     print("done")
@@ -126,10 +130,11 @@ def test_kernels_compile_for_a_gpu(case, monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         table, at, added = arguments(case, dtype)
         compiled = compiled_for_gpu(case[0], table, at, added)
-        assert library_calls(compiled) == ["aten::sort", "aten::searchsorted"]
+        called = library_calls(compiled)  # of the whole program, and of its gradient alone
+        assert called.count("aten::sort") == called.count("aten::searchsorted") == len(compiled)
         layouts = [k.layout for c in compiled for k in c.launches]
         kinds = [layout.parts.kind for layout in layouts if isinstance(layout, GroupedLayout)]
-        assert kinds == ["parts", "rows"]
+        assert kinds == ["parts", "rows"] * len(compiled)
 
 
 def test_what_a_backward_runs():
@@ -158,4 +163,4 @@ def test_meaning():
     torch.testing.assert_close(row_sums(None, s, order, bounds, parts, [5, 6], torch.float16),
                                torch.zeros(5, 6).index_add(0, i, s).half())
     with pytest.raises(IndexError):
-        part_sums(s, order, at, 3, 6)
+        part_sums(s, order, at, 2, 6)

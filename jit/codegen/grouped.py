@@ -74,8 +74,8 @@ def kernel(node: Node, buffers: Buffers, number: int) -> tuple[loops.Kernel, tup
         of_part = e.value(part, (dims.Min(r, part.type.shape[0] - 1), x))
         total = b.given(SUM, y + x, torch.float32)
         index = (y, *_place(x, node.type.shape[1:]))
-        if start is not None:
-            total = b.compute("add", b.cast(e.value(start, index), torch.float32), total, dtype=torch.float32)
+        added_to = b.const(0.0, torch.float32) if start is None else b.cast(e.value(start, index), torch.float32)
+        total = b.compute("add", added_to, total, dtype=torch.float32)
         parts = Parts("rows", *ends, value, of_part)
         b.store(e.buffer(place.storage, place.dtype, True), place.offset + linear(index, place.strides),
                 b.cast(total, place.dtype))

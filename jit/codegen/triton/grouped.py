@@ -11,11 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from .. import loops
 from ..grouped import Parts
 from ..indexing import size_hint
 from ..template import Layout
 from ...graph import dims
+from . import types
 from .emit import Emitter, Source
 from .heuristics import Config, next_power_of_two
 from .tiling import Tiling, tiling
@@ -71,7 +74,9 @@ class _Grouped(Emitter):
             self.statement(s)
         first, last = self.names[self.parts.first], self.names[self.parts.last]
         length = self.parts.length
-        self.line(f"total = tl.zeros([{self.block['x']}], tl.float32)")
+        # What changes no number that it is added to, where 0.0 makes one of -0.0.
+        self.line(f"nothing = {types.constant(-0.0, torch.float32)}")
+        self.line(f"total = tl.broadcast_to(nothing, [{self.block['x']}])")
         if self.parts.kind == "parts":
             begin = f"y * {length}"
             count = self.text(self.extents["r"])
@@ -109,7 +114,7 @@ class _Grouped(Emitter):
                     self.inside = f"r_{k} < {last}"
                     self.statement(s)
             for k in range(count):
-                self.line(f"total += tl.where(r_{k} < {last}, {saved[value]}_{k}, 0.0)")
+                self.line(f"total += tl.where(r_{k} < {last}, {saved[value]}_{k}, nothing)")
             self.line(f"position += {count}")
         self.names, self.inside = saved, None
 
