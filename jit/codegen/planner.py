@@ -162,8 +162,8 @@ class Planner:
 
     def call_library(self, call: LibraryCall) -> None:
         if call.node.attrs.get("target") in GROUPED:
-            kernel, arguments = grouped.kernel(call.node, self.buffers, len(self.launches))
-            self._run(kernel, arguments, call.node.type.device, False)
+            for kernel, arguments in grouped.kernels(call.node, self.graph, self.buffers, len(self.launches)):
+                self._run(kernel, arguments, call.node.inputs[0].device, False)
         elif computed_here(call.node):
             for kernel, arguments in attention.kernels(call.node, self.graph, self.buffers, len(self.launches)):
                 self._run(kernel, arguments, call.node.inputs[0].device, False)

@@ -1,5 +1,5 @@
-"""What ``jit::part_sums`` and ``jit::row_sums`` mean, on eager tensors: what a printed graph calls. They are the two
-halves of a sum of rows at places that data decide, whose positions have been sorted by place (``passes.grouped``)."""
+"""What the operators mean that add rows at places that data decide, on eager tensors: what a printed graph calls. A row
+has a range of positions of its own, with the values that it gets in it, in no order (``passes.grouped``)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,45 @@ import torch
 PART = 128  # positions whose sum is kept where all of them belong to one row
 
 
-def part_sums(values: torch.Tensor, order: torch.Tensor, places: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """For each part of the positions in their order, the sum of their values, in single precision. It is read where
-    all of them have one place. Places are rows of ``rows``."""
-    if places.numel() and not (0 <= int(places[0]) and int(places[-1]) < rows):
+def _places(index: torch.Tensor, rows: int, wrap: bool) -> torch.Tensor:
+    if wrap:
+        index = torch.where(index < 0, index + rows, index)
+    if index.numel() and not (0 <= int(index.min()) and int(index.max()) < rows):
         raise IndexError("index out of range")
-    chosen = values.reshape(-1, width)[order].float()
+    return index.long()
+
+
+def place_ranks(index: torch.Tensor, rows: int, wrap: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """How often each row is named, and how many names there are in all; which of the names of its row each one is; and
+    where a row's range begins."""
+    at = _places(index, rows, wrap)
+    counts = torch.bincount(at, minlength=rows)
+    starts = counts.cumsum(0) - counts
+    ranks = torch.empty_like(at)
+    order = torch.argsort(at, stable=True)
+    ranks[order] = torch.arange(at.numel(), device=at.device) - starts[at[order]]
+    return torch.cat((counts, counts.sum(0, True))).int(), ranks.int(), starts.int()
+
+
+def place_order(index: torch.Tensor, ranks: torch.Tensor, starts: torch.Tensor, wrap: bool) -> torch.Tensor:
+    """Which name each position has."""
+    at = _places(index, starts.numel(), wrap)
+    order = torch.empty_like(ranks)
+    order[starts[at].long() + ranks] = torch.arange(at.numel(), dtype=torch.int32, device=at.device)
+    return order
+
+
+def part_sums(values: torch.Tensor, order: torch.Tensor, index: torch.Tensor, starts: torch.Tensor,
+              counts: torch.Tensor, wrap: bool, width: int) -> torch.Tensor:
+    """For each part of the positions, the sum of their values, in single precision. It is read where all of them
+    belong to one row."""
+    chosen = values.reshape(-1, width)[order.long()].float()
     return torch.stack([p.sum(0) for p in chosen.split(PART)])
 
 
-def row_sums(x: torch.Tensor | None, values: torch.Tensor, order: torch.Tensor, bounds: torch.Tensor,
-             parts: torch.Tensor, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """``x``, or zeros of ``shape``, and the values of each row's positions, which are those in ``order`` from its
-    bound to the next one's, added in single precision."""
-    width = parts.shape[1]
-    chosen = values.reshape(-1, width)[order].float()
-    result = [chosen[first:last].sum(0) for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist())]
-    total = torch.stack(result).reshape(shape)
+def row_sums(x: torch.Tensor | None, values: torch.Tensor, order: torch.Tensor, starts: torch.Tensor,
+             counts: torch.Tensor, parts: torch.Tensor, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """``x``, or zeros of ``shape``, and the values of each row's positions, added in single precision."""
+    chosen = values.reshape(-1, parts.shape[1])[order.long()].float()
+    total = torch.stack([chosen[s : s + n].sum(0) for s, n in zip(starts.tolist(), counts.tolist())]).reshape(shape)
     return (total if x is None else x.float() + total).to(dtype)

@@ -508,8 +508,8 @@ def _operator_text(target: str, overload: str, args: tuple[object, ...],
 
 # Attention whose kernels are ours, with graphs among the arguments: see ``passes.attention``.
 FUSED_ATTENTION = ("jit::attention", "jit::attention_backward")
-# Sums of rows at places that have been sorted: see ``passes.grouped``.
-GROUPED = ("jit::part_sums", "jit::row_sums")
+# Sums of rows at places that data decide: see ``passes.grouped``.
+GROUPED = ("jit::place_ranks", "jit::place_order", "jit::part_sums", "jit::row_sums")
 COMPUTED_HERE = FUSED_ATTENTION + GROUPED
 
 

@@ -114,7 +114,7 @@ def to_python(graph: Graph) -> str:
     if any(n.op == "aten_call" and n.attrs["target"] in FUSED_ATTENTION for n in graph.nodes):
         imports.append("from jit.graph.fused_attention import attention as _attention, backward as _attention_backward")
     if any(n.op == "aten_call" and n.attrs["target"] in GROUPED for n in graph.nodes):
-        imports.append("from jit.graph.grouped import part_sums as _part_sums, row_sums as _row_sums")
+        imports.append("from jit.graph.grouped import " + ", ".join(f"{t[5:]} as _{t[5:]}" for t in GROUPED))
     if any(n.op == "float_scalar" for n in graph.nodes):
         imports.append("from jit.graph.sym_float import from_words")
     if any(n.op == "random_bits" for n in graph.nodes):

@@ -1,5 +1,5 @@
-"""Sums of rows whose positions have been sorted by place, in Triton: a program has a row of the result, or a piece of
-one, and goes through the positions that are added up there, a few of which are read at once.
+"""Sums of rows at places that data decide, in Triton: a program has a row of the result, or a piece of one, and goes
+through the positions that are added up there, a few of which are read at once.
 
 Of a row with many positions, the parts that lie in it as a whole have been summed before; what is left of it at both
 ends is less than two parts.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 AT_ONCE, PARTS_AT_ONCE = 4, 8  # positions, and parts, that are read at once
 EACH = 8  # elements of a thread
 MOST_WARPS = 8
+NAMES, ROWS = 256, 1024  # of a program that counts names, or gives ranges of positions to rows
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,50 @@ class GroupedLayout(Layout):
     version: int = 1
 
     def emit(self, kernel: loops.Kernel, aligned: Collection[str] | None, interpret: bool) -> Source:
+        if not kernel.raxes:
+            made = tiling(kernel, "grouped", x=kernel.axes)
+            most = NAMES if self.parts.kind == "ranks" else ROWS
+            block = min(next_power_of_two(max(size_hint(made.extent("x")), 2)), most)
+            config = Config(x=block, warps=max(block // 128, 1))
+            return _Names(made, self.parts, config, aligned, interpret).source()
         made = tiling(kernel, "grouped", y=kernel.axes[:1], x=kernel.axes[1:], r=kernel.raxes)
         block = next_power_of_two(size_hint(made.extent("x")))
         warps = max(min(block // (32 * EACH), MOST_WARPS), 1)
         config = Config(x=min(block, 32 * EACH * warps), looped=True, warps=warps)
-        return _Grouped(made, self.parts, config, aligned, interpret).source()
+        return _Sums(made, self.parts, config, aligned, interpret).source()
 
 
-class _Grouped(Emitter):
+class _Names(Emitter):
+    """Numbers of names, and ranges of positions: what atomic additions give."""
+
+    word = "names"
+
+    def __init__(self, made: Tiling, parts: Parts, config: Config, aligned: Collection[str] | None,
+                 interpret: bool) -> None:
+        self.parts = parts
+        super().__init__(made, config, aligned, interpret)
+
+    def statement(self, s: loops.Statement) -> None:
+        if s.dst is not None and s.dst == self.parts.counted:
+            return
+        if type(s) is not loops.Given:
+            super().statement(s)
+            return
+        at = self.kernel.definition[self.parts.counted]
+        address, made = self.address(at.buffer, at.index), self.names[s.dst]
+        mask = self.mask(frozenset("x"))
+        if self.parts.kind == "ranks":
+            self.line(f"ones = tl.full({self.shape}, 1, tl.int32)")
+            self.line(f"{made} = tl.atomic_add({address}, ones"
+                      + (f", mask={mask}" if mask else "") + ', sem="relaxed")')
+        else:
+            count = self.names[self.parts.count]
+            self.line(f"own = tl.where({mask}, {count}, 0)" if mask else f"own = {count}")
+            self.line(f'begin = tl.atomic_add({address}, tl.sum(own, 0), sem="relaxed")')
+            self.line(f"{made} = begin + tl.cumsum(own, 0) - own")
+
+
+class _Sums(Emitter):
     word = "rows"
     registers = 64  # for the reads of AT_ONCE positions
 
@@ -72,27 +109,27 @@ class _Grouped(Emitter):
         self.bad = {}
         for s in self.before:
             self.statement(s)
-        first, last = self.names[self.parts.first], self.names[self.parts.last]
         length = self.parts.length
+        self.line(f"own_first = {self.names[self.parts.first]}")
+        self.line(f"own_last = own_first + {self.names[self.parts.count]}")
         # What changes no number that it is added to, where 0.0 makes one of -0.0.
         self.line(f"nothing = {types.constant(-0.0, torch.float32)}")
         self.line(f"total = tl.broadcast_to(nothing, [{self.block['x']}])")
         if self.parts.kind == "parts":
-            begin = f"y * {length}"
-            count = self.text(self.extents["r"])
-            self.line(f"first = ({begin}).to(tl.int32)")
-            self.line(f"last = tl.where({first} == {last}, tl.minimum(first + {length}, {count}), first).to(tl.int32)")
+            self.line(f"first = (y * {length}).to(tl.int32)")
+            self.line(f"whole = (own_first <= first) & (first + {length} <= own_last)")
+            self.line(f"last = tl.where(whole, first + {length}, first)")
             self._sum("first", "last", self.added, self.parts.value, AT_ONCE)
         else:
-            self.line(f"inner = ({first} + {length - 1}) // {length}")
-            self.line(f"outer = {last} // {length}")
+            self.line(f"inner = (own_first + {length - 1}) // {length}")
+            self.line(f"outer = own_last // {length}")
             self.line("whole = outer > inner")
-            self.line(f"end = tl.where(whole, inner * {length}, {last})")
-            self._sum(first, "end", self.added, self.parts.value, AT_ONCE)
+            self.line(f"end = tl.where(whole, inner * {length}, own_last)")
+            self._sum("own_first", "end", self.added, self.parts.value, AT_ONCE)
             self.line("if whole:")
             with self.indented():
                 self._sum("inner", "outer", self.part, self.parts.part, PARTS_AT_ONCE)
-                self._sum(f"outer * {length}", last, self.added, self.parts.value, AT_ONCE)
+                self._sum(f"outer * {length}", "own_last", self.added, self.parts.value, AT_ONCE)
         self.names[self.total] = "total"
         for s in self.behind:
             self.statement(s)

@@ -1,9 +1,10 @@
 """Sums of rows at places that data decide, by a kernel that adds up what each row gets.
 
 Added in place they are an atomic addition for each element, of which a device does only so many, to rows in single
-precision, which are made of zeros before and cast behind. Here the places are sorted, with where they were, by the
-library; a row's values are then read one after the other, added up on chip and written once, in the dtype of the
-result. Rows that get many values are first summed in parts, so that none takes long. The sums are always the same.
+precision, which are made of zeros before and cast behind. Here the rows' names are counted, which gives each its number
+among those of its row, and each row a range of positions, in which these names are noted. A row's values are then read
+one after the other, added up on chip and written once, in the dtype of the result. Rows that get many values are first
+summed in parts, so that none takes long.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from jit.graph.prims import VIEWS
 if TYPE_CHECKING:
     from jit.graph.build import Builder
 
-LEAST = 1 << 23  # additions: for fewer, to sort the places takes as long as to add at them
+LEAST = 1 << 22  # additions: fewer take no longer than to find the positions
 LEAST_WIDTH = 64  # of a row
 MOST_PLACES = 1 << 30
 SUMMED = (*HALF, torch.float32)
@@ -74,21 +75,20 @@ def _rewrite(b: Builder, n: Node) -> Node | None:
     put = n.inputs[0] if n.op == "cast" else n
     x, values, index = put.inputs
     rows, width, count = x.type.shape[0], dims.product(x.type.shape[1:]), dims.product(index.type.shape)
-    device = n.type.device
-    place = b.reshape(index, (count,))
-    if put.attrs["wrap"]:
-        place = b.where(b.lt(place, 0), b.add(place, rows), place)
-    place = b.cast(b.minimum(b.maximum(place, -1), rows), torch.int32)  # what is out of range stays so
-    types = (TensorType.contiguous((count,), torch.int32, device), TensorType.contiguous((count,), torch.int64, device))
-    places, order = b.aten("aten::sort", "stable", (place, True, -1, False), types)
-    bounds = b.aten("aten::searchsorted", "Tensor",
-                    (places, b.iota(rows + 1, dtype=torch.int32, device=device), True, False, None, None),
-                    TensorType.contiguous((rows + 1,), torch.int32, device))
+    device, wrap = n.type.device, put.attrs["wrap"]
+    index = b.reshape(index, (count,))
+
+    def ints(length: int) -> TensorType:
+        return TensorType.contiguous((length,), torch.int32, device)
+
+    counts, ranks, starts = b.aten("jit::place_ranks", "", (index, rows, wrap),
+                                   (ints(rows + 1), ints(count), ints(rows)))
+    order = b.aten("jit::place_order", "", (index, ranks, starts, wrap), ints(count))
     values, start = _unrounded(b, values), None if _is_zero(x) else _unrounded(b, x)
-    parts = b.aten("jit::part_sums", "", (values, order, places, rows, width),
+    parts = b.aten("jit::part_sums", "", (values, order, index, starts, counts, wrap, width),
                    TensorType.contiguous((-(-count // PART), width), torch.float32, device))
-    made = b.aten("jit::row_sums", "", (start, values, order, bounds, parts, list(n.type.shape), n.type.dtype), n.type)
-    return made
+    return b.aten("jit::row_sums", "", (start, values, order, starts, counts, parts, list(n.type.shape), n.type.dtype),
+                  n.type)
 
 
 def _is_zero(x: Node) -> bool:
