@@ -1,5 +1,6 @@
 """Runs graphs with kernels that are laid out by themselves where there is no GPU: those kernels by Triton's
-interpreter, all others by the reference interpreter of loops. To be imported in a process of its own, with TRITON_INTERPRET=1."""
+interpreter, all others by the reference interpreter of loops. To be imported in a process of its own, with
+TRITON_INTERPRET=1."""
 
 import torch
 from codegen_graphs import moved

@@ -1,5 +1,6 @@
-"""``torch.bincount`` with ``minlength`` as GPUs count: numbers are taken to be below that, and the call is done in eager
-where one is not. By the graph's text, with the CPU in the place of a GPU, and compiled for a GPU that is not here."""
+"""``torch.bincount`` with ``minlength`` as GPUs count: numbers are taken to be below that, and the call is done in
+eager where one is not. By the graph's text, with the CPU in the place of a GPU, and compiled for one that is not here.
+"""
 
 import pytest
 import torch
@@ -147,6 +148,13 @@ def test_where_it_is_counted():
     assert "tl.histogram" in few and "red.shared" not in few
     assert "tl.histogram" not in more and "red.shared" in more
     assert not texts(1500, 1000)
+
+
+def test_two_counts_are_two_launches():
+    """Each has memory of its own."""
+    compiled = compiled_for_gpu(lambda i, j: (torch.bincount(i, minlength=1000), torch.bincount(j, minlength=500)),
+                                numbers(10000), numbers(9000))
+    assert sum("jit_counts" in text for _, text in compiled[0].kernels) == 2
 
 
 def test_memory_is_part_of_the_kernel():

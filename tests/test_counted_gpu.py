@@ -1,4 +1,4 @@
-"""On a CUDA device: numbers that are counted, and long rows that are added at places that data decide, against eager."""
+"""On a CUDA device, against eager: numbers that are counted, and long rows added at places that data decide."""
 
 import pytest
 import torch

@@ -12,8 +12,9 @@ from gpu_texts import compiled_for_gpu, library_calls
 
 from jit.codegen.triton.grouped import GroupedLayout
 from jit.devices import backend
-from jit.graph.grouped import PART, part_sums, place_order, place_ranks, row_sums
+from jit.graph.grouped import part_sums, place_order, place_ranks, row_sums
 from jit.graph.passes import grouped
+from jit.graph.prims import PART
 
 KINDS = ["ranks", "starts", "parts", "rows"]
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -138,7 +139,7 @@ def test_kernels_compile_for_a_gpu(case, monkeypatch):
 
 def test_what_a_backward_runs():
     """Neither zeros in single precision nor a pass that rounds them; a bag's gradient is read where it lies."""
-    w, i = torch.randn(3000, 64, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 3000, (1 << 14, 8))
+    w, i = torch.randn(3000, 256, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 3000, (1 << 12, 8))
     (compiled,) = compiled_for_gpu(lambda w, i: F.embedding_bag(i, w, mode="sum"), w, i, backward=True)
     assert not library_calls([compiled]) and len(compiled.launches) == 6
     sums = compiled.launches[-1]
@@ -146,10 +147,21 @@ def test_what_a_backward_runs():
     assert not any("float32" in text and "atomic" in text for _, text in compiled.kernels)
 
 
+def in_place(compiled):
+    grouped_rows = any(isinstance(k.layout, GroupedLayout) for c in compiled for k in c.launches)
+    return not grouped_rows and any("atomic" in text for c in compiled for _, text in c.kernels)
+
+
 def test_short_sums_are_added_in_place():
-    w, i = torch.randn(300, 64, requires_grad=True), torch.randint(0, 300, (3000,))
-    compiled = compiled_for_gpu(lambda w, i: F.embedding(i, w), w, i, backward=True)
-    assert not library_calls(compiled) and any("atomic" in text for c in compiled for _, text in c.kernels)
+    w, i = torch.randn(300, 256, requires_grad=True), torch.randint(0, 300, (3000,))
+    assert in_place(compiled_for_gpu(lambda w, i: F.embedding(i, w), w, i, backward=True))
+
+
+def test_tables_of_which_little_is_changed_are_added_to_in_place():
+    """Of zeros all is written in any case."""
+    x, i, s = torch.randn(1 << 15, 256), torch.randint(0, 300, (1 << 14,)), torch.randn(1 << 14, 256)
+    assert in_place(compiled_for_gpu(add, x, i, s))
+    assert not in_place(compiled_for_gpu(lambda i, s: s.new_zeros(1 << 15, 256).index_add(0, i, s), i, s))
 
 
 def test_meaning():

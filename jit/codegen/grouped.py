@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import devices
 from ..graph import dims
-from ..graph.grouped import PART
 from ..graph.ir import filled
+from ..graph.prims import PART
 from . import loops
 from .apart import Apart
 from .indexing import linear

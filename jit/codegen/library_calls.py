@@ -50,8 +50,8 @@ def returns_alias(node: Node) -> bool:
 
 
 def computed_here(node: Node) -> bool:
-    """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``, ``grouped``), which write
-    into memory of ours."""
+    """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``, ``grouped``),
+    which write into memory of ours."""
     call = node.inputs[0] if node.op == "getitem" else node
     return call.op == "aten_call" and call.attrs["target"] in COMPUTED_HERE
 

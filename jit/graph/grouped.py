@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-PART = 128  # positions whose sum is kept where all of them belong to one row
+from jit.graph.prims import PART
 
 
 def _places(index: torch.Tensor, rows: int, wrap: bool) -> torch.Tensor:

@@ -510,6 +510,7 @@ def _operator_text(target: str, overload: str, args: tuple[object, ...],
 FUSED_ATTENTION = ("jit::attention", "jit::attention_backward")
 # Sums of rows at places that data decide: see ``passes.grouped``.
 GROUPED = ("jit::place_ranks", "jit::place_order", "jit::part_sums", "jit::row_sums")
+PART = 128  # positions whose sum is kept where all of them belong to one row
 COMPUTED_HERE = FUSED_ATTENTION + GROUPED
 
 

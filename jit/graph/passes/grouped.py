@@ -16,17 +16,16 @@ import torch
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.build import HALF
-from jit.graph.grouped import PART
 from jit.graph.ir import Graph, Node, TensorType
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.rewrite import Rewriter
-from jit.graph.prims import VIEWS
+from jit.graph.prims import PART, VIEWS
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
 
 LEAST = 1 << 22  # additions: fewer take no longer than to find the positions
-LEAST_WIDTH = 64  # of a row
+LEAST_WIDTH = 256  # of a row: a program has one, or a piece of it
 MOST_PLACES = 1 << 30
 SUMMED = (*HALF, torch.float32)
 
@@ -67,6 +66,8 @@ def _is_long(n: Node) -> bool:
     if not backend(n.type.device).groups_rows or not all(type(s) is int for t in (x, values) for s in t.type.shape):
         return False
     width, count = dims.product(x.type.shape[1:]), dims.product(index.type.shape)
+    if not _is_zero(x) and x.type.shape[0] > count:
+        return False  # most of it stays as it is
     return (width >= LEAST_WIDTH and PART <= count < MOST_PLACES and width * count >= LEAST
             and 0 < x.type.shape[0] < MOST_PLACES and x.type.is_contiguous and n.type.is_contiguous)
 
