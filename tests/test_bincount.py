@@ -8,7 +8,7 @@ from gpu_texts import compiled_for_gpu, library_calls
 from test_frame_guesses import captures_of
 
 import jit
-from jit.codegen.triton import counts, emit
+from jit.codegen.triton import analysis, emit
 from jit.codegen.triton.tiling import tile
 from jit.devices import backend
 
@@ -144,10 +144,18 @@ def texts(n, places, interpret=False):
 
 def test_where_it_is_counted():
     """Few places in registers, more in memory next to the processor; few numbers, or very many places, in memory."""
-    (few,), (more,) = texts(1 << 16, counts.IN_REGISTERS - 1), texts(1 << 16, 1000)
+    (few,), (more,) = texts(1 << 16, analysis.IN_REGISTERS - 1), texts(1 << 16, 1000)
     assert "tl.histogram" in few and "red.shared" not in few
     assert "tl.histogram" not in more and "red.shared" in more
     assert not texts(1500, 1000)
+
+
+def test_sizes_that_are_symbols_compile():
+    for places in (100, 1000):
+        i = numbers(1 << 16)
+        jit.mark_dynamic(i, 0)
+        compiled = compiled_for_gpu(lambda i, places=places: torch.bincount(i, minlength=places), i)
+        assert compiled[0].int_symbols and not library_calls(compiled)
 
 
 def test_two_counts_are_two_launches():

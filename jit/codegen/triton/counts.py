@@ -22,8 +22,6 @@ from .types import tl_dtype
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
 
-PROGRAMS = 8  # for each processor
-IN_REGISTERS = 128  # places
 WARP = 32  # threads
 # The memory of a program's counts, and what is done there; ``at`` is a byte in it, behind the counts for what is not
 # counted, or, where little is done, -1.
@@ -62,7 +60,13 @@ class CountsEmitter(Emitter):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        most = PROGRAMS * devices.of_type(self.kernel.device).architecture().processors
+        found = analysis.counted(self.kernel)
+        assert found is not None
+        self.update, self.places = found
+        alone = self.block["x"] >= self.config.warps * WARP  # whether a point has one thread, which counts it in memory
+        self.in_registers = self.interpret or self.places <= analysis.IN_REGISTERS or not alone
+        processors = devices.of_type(self.kernel.device).architecture().processors
+        most = analysis.counting_programs(self.places) * processors
         blocks = dims.ceil_div(self.extents["x"], self.block["x"])
         self.steps = dims.ceil_div(blocks, most)
         self.programs = dims.ceil_div(blocks, max(self.steps, 1)) if type(self.steps) is int else dims.Min(blocks, most)
@@ -74,11 +78,9 @@ class CountsEmitter(Emitter):
         return self.programs
 
     def _statements(self) -> None:
-        s = analysis.counted(self.kernel)
-        assert s is not None
+        s, limit, in_registers = self.update, self.places, self.in_registers
         (name,) = s.symbols
-        limit = self.kernel.definition[name].limit
-        bins, in_registers = next_power_of_two(max(limit, 2)), self.interpret or limit <= IN_REGISTERS
+        bins = next_power_of_two(max(limit, 2))
         block, extent = self.block["x"], self.text(self.extents["x"])
         first = "tl.program_id(0)" + (".to(tl.int64)" if "x" in self.wide else "")
         if in_registers:
