@@ -1,6 +1,7 @@
 """Long rows that are added at places that data decide: grouped by place first, and added up row by row. Which programs,
 what the kernels compute, by Triton's interpreter, and that they compile for a GPU."""
 
+import math
 import os
 import subprocess
 import sys
@@ -147,6 +148,17 @@ def test_what_a_backward_runs():
     assert not any("float32" in text and "atomic" in text for _, text in compiled.kernels)
 
 
+@pytest.mark.parametrize("fn", [
+    lambda w, i: F.embedding(i, w, padding_idx=5), lambda w, i: F.embedding_bag(i.view(-1, 8), w, mode="mean")])
+def test_gradients_are_not_written_again_for_each_place(fn):
+    """A padding row gets nothing, and what a bag's places share is computed once."""
+    w, i = torch.randn(300, 256, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 300, (1 << 15,))
+    (compiled,) = compiled_for_gpu(fn, w, i, backward=True)
+    written = [math.prod(a.extent for a in k.axes) for k in compiled.launches
+               if any(s.stored and k.buffer_of[s.stored].dtype is torch.bfloat16 for s in k.body)]
+    assert written and max(written) < i.numel() * 256
+
+
 def in_place(compiled):
     grouped_rows = any(isinstance(k.layout, GroupedLayout) for c in compiled for k in c.launches)
     return not grouped_rows and any("atomic" in text for c in compiled for _, text in c.kernels)
@@ -167,12 +179,18 @@ def test_tables_of_which_little_is_changed_are_added_to_in_place():
 def test_meaning():
     x, i, s = torch.randn(5, 6), places(5, 400), torch.randn(400, 6)
     for wrap, at in ((False, i), (True, i - 5)):
-        counts, ranks, starts = place_ranks(at, 5, wrap)
-        order = place_order(at, ranks, starts, wrap)
+        counts, ranks, starts = place_ranks(at, 5, wrap, None)
+        order = place_order(at, ranks, starts, wrap, None)
         parts = part_sums(s, order, at, starts, counts, wrap, 6)
         assert parts.shape == (-(-400 // PART), 6)
         torch.testing.assert_close(row_sums(x, s, order, starts, counts, parts, [5, 6], x.dtype), x.index_add(0, i, s))
         torch.testing.assert_close(row_sums(None, s, order, starts, counts, parts, [5, 6], torch.float16),
                                    torch.zeros(5, 6).index_add(0, i, s).half())
     with pytest.raises(IndexError):
-        place_ranks(i, 2, False)
+        place_ranks(i, 2, False, None)
+    kept = i != 1
+    counts, ranks, starts = place_ranks(i, 5, False, 1)
+    order = place_order(i, ranks, starts, False, 1)
+    parts = part_sums(s, order, i, starts, counts, False, 6)
+    torch.testing.assert_close(row_sums(x, s, order, starts, counts, parts, [5, 6], x.dtype),
+                               x.index_add(0, i[kept], s[kept]))

@@ -35,11 +35,12 @@ MADE = 0  # the number of what is given
 @dataclass(frozen=True)
 class Parts:
     """What a layout has to know. ``kind``: "ranks", "starts", "parts" or "rows". The names of values: what is added to
-    in memory and by how much; or the first of the positions of a row and how many they are, what is added up, and, of
+    in memory, whether a name counts, and by how much it adds; or the first of the positions of a row and how many they are, what is added up, and, of
     sums of rows, the sum of a part."""
 
     kind: str
     counted: str | None = None
+    kept: str | None = None
     first: str | None = None
     count: str | None = None
     value: str | None = None
@@ -85,13 +86,22 @@ def _zeros(buffers: Buffers, counts: Node) -> tuple[Apart, None]:
     return e, None
 
 
-def _ranks(buffers: Buffers, index: Node, rows: int, wrap: bool, counts: Node, ranks: Node) -> tuple[Apart, Parts]:
+def _ranks(buffers: Buffers, index: Node, rows: int, wrap: bool, skipped: int | None, counts: Node,
+           ranks: Node) -> tuple[Apart, Parts]:
     e = _begun(buffers, counts)
     x = e.b.axis(index.type.shape[0])
     at = _position(e, index, (x,), None, rows, wrap, 1)
-    counted = _added_to(e, counts, at)
+    counted, kept = _added_to(e, counts, at), _kept(e, index, x, skipped)
     _store(e, ranks, (x,), e.b.given(MADE, x, torch.int32))
-    return e, Parts("ranks", counted=counted)
+    return e, Parts("ranks", counted=counted, kept=kept)
+
+
+def _kept(e: Apart, index: Node, x: IntExpr, skipped: int | None) -> str | None:
+    """Whether a name counts; None where all do."""
+    if skipped is None:
+        return None
+    name = e.value(index, (x,))
+    return e.compute("ne", name, e.constant(skipped, index.type.dtype), dtype=torch.bool)
 
 
 def _starts(buffers: Buffers, counts: Node, starts: Node) -> tuple[Apart, Parts]:
@@ -110,7 +120,8 @@ def _added_to(e: Apart, node: Node, index: IntExpr) -> str:
     return e.b.load(e.buffer(place.storage, place.dtype, False), place.offset + linear((index,), place.strides))
 
 
-def _order(buffers: Buffers, node: Node, index: Node, ranks: Node, starts: Node, wrap: bool) -> tuple[Apart, None]:
+def _order(buffers: Buffers, node: Node, index: Node, ranks: Node, starts: Node, wrap: bool,
+           skipped: int | None) -> tuple[Apart, None]:
     e = _begun(buffers, node)
     count = index.type.shape[0]
     x = e.b.axis(count)
@@ -119,7 +130,7 @@ def _order(buffers: Buffers, node: Node, index: Node, ranks: Node, starts: Node,
     place = e.places(node)
     buffer = e.buffer(place.storage, place.dtype, True)
     e.b.update(buffer, place.offset + linear((e.b.clamped(position, count),), place.strides),
-               e.b.index(x, torch.int32), "set")
+               e.b.index(x, torch.int32), "set", _kept(e, index, x, skipped))
     return e, None
 
 

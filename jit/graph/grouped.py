@@ -16,23 +16,30 @@ def _places(index: torch.Tensor, rows: int, wrap: bool) -> torch.Tensor:
     return index.long()
 
 
-def place_ranks(index: torch.Tensor, rows: int, wrap: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How often each row is named, and how many names there are in all; which of the names of its row each one is; and
-    where a row's range begins."""
+def _kept(index: torch.Tensor, skipped: int | None) -> torch.Tensor:
+    every = torch.arange(index.numel(), device=index.device)
+    return every if skipped is None else every[index != skipped]
+
+
+def place_ranks(index: torch.Tensor, rows: int, wrap: bool,
+                skipped: int | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """How often each row is named, and how many names there are in all; which of the names of its row each one is;
+    and where a row's range begins. ``skipped``: a name that does not count."""
     at = _places(index, rows, wrap)
-    counts = torch.bincount(at, minlength=rows)
+    ranks, kept = torch.zeros_like(at), _kept(index, skipped)
+    counts = torch.bincount(at[kept], minlength=rows)
     starts = counts.cumsum(0) - counts
-    ranks = torch.empty_like(at)
-    order = torch.argsort(at, stable=True)
-    ranks[order] = torch.arange(at.numel(), device=at.device) - starts[at[order]]
+    order = kept[torch.argsort(at[kept], stable=True)]
+    ranks[order] = torch.arange(order.numel(), device=at.device) - starts[at[order]]
     return torch.cat((counts, counts.sum(0, True))).int(), ranks.int(), starts.int()
 
 
-def place_order(index: torch.Tensor, ranks: torch.Tensor, starts: torch.Tensor, wrap: bool) -> torch.Tensor:
+def place_order(index: torch.Tensor, ranks: torch.Tensor, starts: torch.Tensor, wrap: bool,
+                skipped: int | None) -> torch.Tensor:
     """Which name each position has."""
-    at = _places(index, starts.numel(), wrap)
-    order = torch.empty_like(ranks)
-    order[starts[at].long() + ranks] = torch.arange(at.numel(), dtype=torch.int32, device=at.device)
+    at, kept = _places(index, starts.numel(), wrap), _kept(index, skipped)
+    order = torch.zeros_like(ranks)
+    order[starts[at[kept]].long() + ranks[kept]] = kept.int()
     return order
 
 

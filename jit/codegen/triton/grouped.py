@@ -69,7 +69,7 @@ class _Names(Emitter):
             return
         at = self.kernel.definition[self.parts.counted]
         address, made = self.address(at.buffer, at.index), self.names[s.dst]
-        mask = self.mask(frozenset("x"))
+        mask = self.mask(frozenset("x"), self.parts.kept)
         if self.parts.kind == "ranks":
             self.line(f"ones = tl.full({self.shape}, 1, tl.int32)")
             self.line(f"{made} = tl.atomic_add({address}, ones"

@@ -82,10 +82,11 @@ def _rewrite(b: Builder, n: Node) -> Node | None:
     def ints(length: int) -> TensorType:
         return TensorType.contiguous((length,), torch.int32, device)
 
-    counts, ranks, starts = b.aten("jit::place_ranks", "", (index, rows, wrap),
-                                   (ints(rows + 1), ints(count), ints(rows)))
-    order = b.aten("jit::place_order", "", (index, ranks, starts, wrap), ints(count))
+    values, skipped = _without_skipped(_unrounded(b, values), put.inputs[2])
     values, start = _unrounded(b, values), None if _is_zero(x) else _unrounded(b, x)
+    counts, ranks, starts = b.aten("jit::place_ranks", "", (index, rows, wrap, skipped),
+                                   (ints(rows + 1), ints(count), ints(rows)))
+    order = b.aten("jit::place_order", "", (index, ranks, starts, wrap, skipped), ints(count))
     parts = b.aten("jit::part_sums", "", (values, order, index, starts, counts, wrap, width),
                    TensorType.contiguous((-(-count // PART), width), torch.float32, device))
     return b.aten("jit::row_sums", "", (start, values, order, starts, counts, parts, list(n.type.shape), n.type.dtype),
@@ -108,7 +109,8 @@ def _unrounded(b: Builder, x: Node) -> Node:
 
 
 def _within(b: Builder, x: Node) -> Node | None:
-    """A half that is cast to single precision; also behind views of that which are cast back. None for others."""
+    """A half that is cast to single precision; also behind views of that which are cast back. What is repeated is
+    rounded once. None for others."""
     if x.op == "cast" and x.type.dtype is torch.float32 and x.inputs[0].type.dtype in HALF:
         return x.inputs[0]
     if x.op != "cast" or x.type.dtype not in HALF:
@@ -117,10 +119,39 @@ def _within(b: Builder, x: Node) -> Node | None:
     while base.op in VIEWS:
         views.append(base)
         base = base.inputs[0]
-    given = base.inputs[0] if base.op == "cast" else None
-    if (given is None or given.type.dtype is not x.type.dtype or base.type.dtype is not torch.float32
-        or given.type.strides != base.type.strides):
+    if base.type.dtype is not torch.float32:
         return None
+    given = base.inputs[0] if base.op == "cast" else None
+    if given is None or given.type.dtype is not x.type.dtype or given.type.strides != base.type.strides:
+        if not any(view.op == "expand" for view in views):
+            return None
+        given = b.node("cast", (base,), {}, base.type.replace(dtype=x.type.dtype))
     for view in reversed(views):
         given = b.node(view.op, (given,), view.attrs, view.type.replace(dtype=x.type.dtype))
     return given
+
+
+def _without_skipped(values: Node, index: Node) -> tuple[Node, int | None]:
+    """Values that are zeros where the index is a certain one, as where a row of a table pads: without these zeros, and
+    that index, whose row gets nothing; None where there is none."""
+    if values.op != "where" or not _is_number(values.inputs[1]) or values.inputs[1].attrs["value"] != 0:
+        return values, None
+    test = values.inputs[0]
+    while test.op in VIEWS:
+        test = test.inputs[0]
+    if test.op != "eq" or not _is_number(test.inputs[1]) or _given(test.inputs[0]) is not _given(index):
+        return values, None
+    own = values.inputs[2]
+    lead, rank = test.type.shape, index.type.rank
+    shape = values.inputs[0].type.shape
+    along = lead == index.type.shape and shape[:rank] == lead and all(n == 1 for n in shape[rank:])
+    number = test.inputs[1].attrs["value"]
+    return (own, number) if along and type(number) is int and own.type.shape == values.type.shape else (values, None)
+
+
+def _is_number(n: Node) -> bool:
+    return n.op == "scalar" and type(n.attrs["value"]) in (int, float)
+
+
+def _given(index: Node) -> Node:
+    return index.inputs[0] if index.op == "cast" else index
