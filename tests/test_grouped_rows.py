@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from gpu_texts import compiled_for_gpu, library_calls
 
+import jit
 from jit.codegen.triton.grouped import GroupedLayout
 from jit.devices import backend
 from jit.graph.grouped import part_sums, place_order, place_ranks, row_sums
+from jit.graph.interpret import compile_python
 from jit.graph.passes import grouped
 from jit.graph.prims import PART
 
@@ -174,6 +176,21 @@ def test_tables_of_which_little_is_changed_are_added_to_in_place():
     x, i, s = torch.randn(1 << 15, 256), torch.randint(0, 300, (1 << 14,)), torch.randn(1 << 14, 256)
     assert in_place(compiled_for_gpu(add, x, i, s))
     assert not in_place(compiled_for_gpu(lambda i, s: s.new_zeros(1 << 15, 256).index_add(0, i, s), i, s))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].__qualname__}{list(case[1])}")
+def test_graphs_print_as_python(case, monkeypatch):
+    monkeypatch.setattr(grouped, "LEAST", 1)
+    monkeypatch.setattr(grouped, "LEAST_WIDTH", 1)
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "groups_rows", True)
+    args, graphs = arguments(case, torch.float32), []
+
+    def run(graph, examples):
+        graphs.append(grouped.group_rows(graph))
+        return compile_python(graphs[-1])
+
+    torch.testing.assert_close(jit.compile(case[0], backend=run)(*args), case[0](*args), rtol=1e-5, atol=1e-4)
+    assert any(n.op == "aten_call" and n.attrs["target"] == "jit::row_sums" for g in graphs for n in g.nodes)
 
 
 def test_meaning():

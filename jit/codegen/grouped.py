@@ -35,8 +35,8 @@ MADE = 0  # the number of what is given
 @dataclass(frozen=True)
 class Parts:
     """What a layout has to know. ``kind``: "ranks", "starts", "parts" or "rows". The names of values: what is added to
-    in memory, whether a name counts, and by how much it adds; or the first of the positions of a row and how many they are, what is added up, and, of
-    sums of rows, the sum of a part."""
+    in memory, whether a name counts, and by how much it adds; or the first of the positions of a row and how many they
+    are, what is added up, and, of sums of rows, the sum of a part."""
 
     kind: str
     counted: str | None = None
