@@ -32,7 +32,7 @@ def _kind(key: str, kernel: Kernel) -> str | None:
     if key not in _known:
         if len(_known) > 4096:
             _known.clear()
-        if analysis.counted(kernel):  # each of its threads has a part in memory of the program's
+        if analysis.counted(kernel):  # it may ask for memory, and wants the threads that it was laid out for
             _known[key] = None
             return None
         small = math.prod(a.extent for a in kernel.axes + kernel.raxes) <= SMALL
