@@ -1,5 +1,6 @@
-"""Runs graphs with attention kernels where there is no GPU: those kernels by Triton's interpreter, all others by the
-reference interpreter of loops. To be imported in a process of its own, with TRITON_INTERPRET=1."""
+"""Runs graphs with kernels that are laid out by themselves where there is no GPU: those kernels by Triton's
+interpreter, all others by the reference interpreter of loops. To be imported in a process of its own, with
+TRITON_INTERPRET=1."""
 
 import torch
 from codegen_graphs import moved
@@ -16,6 +17,7 @@ from jit.graph.autodiff import differentiate
 from jit.graph.ir import filled, operator
 from jit.graph.passes import optimize
 from jit.graph.passes.attention import fuse_attention
+from jit.graph.prims import keyword_names
 
 GPU = torch.device("cuda", 0)
 
@@ -73,9 +75,12 @@ def run(graph, tensors):
     for step in [run for step in p.steps for run in getattr(step, "runs", (step,))]:
         if type(step) is planned.CallLibrary:
             node = step.node
-            args = filled(node.attrs["args"], [shown(i) for i in node.inputs])
-            made = operator(node.attrs["target"], node.attrs["overload"])(*args)
-            memory[id(p.buffers.storages[node])] = made.contiguous().flatten()
+            op = operator(node.attrs["target"], node.attrs["overload"])
+            args = list(zip(keyword_names(op), filled(node.attrs["args"], [shown(i) for i in node.inputs])))
+            made = op(*(a for n, a in args if n is None), **{n: a for n, a in args if n is not None})
+            parts = {node: made} if not isinstance(made, tuple) else {
+                n: made[n.attrs["index"]] for n in p.graph.nodes if n.op == "getitem" and n.inputs[0] is node}
+            memory.update((id(p.buffers.storages[n]), t.contiguous().flatten()) for n, t in parts.items())
             kinds.append(node.attrs["target"])
             continue
         assert type(step) is planned.RunKernel, step

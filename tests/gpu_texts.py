@@ -7,6 +7,7 @@ from codegen_graphs import moved
 import jit
 from jit import compiling
 from jit.codegen import compile_graph
+from jit.graph.passes.grouped import group_rows
 
 
 def compiled_for_gpu(fn, *args, backward=False):
@@ -28,7 +29,7 @@ def compiled_for_gpu(fn, *args, backward=False):
     finally:
         compiling.schedule = real
         jit.reset()
-    return [compile_graph(moved(graph, torch.device("cuda", 0))) for graph in graphs]
+    return [compile_graph(group_rows(moved(graph, torch.device("cuda", 0)))) for graph in graphs]
 
 
 def library_calls(compiled):

@@ -19,8 +19,9 @@ from .. import config, devices
 from ..graph import dims
 from ..graph.ir import filled
 from . import loops
+from .apart import Apart
 from .indexing import base_of, linear, offset_in_base
-from .lower import Emitter, Place, register_dtype
+from .lower import Place, register_dtype
 
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
@@ -47,13 +48,11 @@ class Parts:
         return dict(self.loads).get(role)
 
 
-class _Tree(Emitter):
+class _Tree(Apart):
     """Builds the statements of a graph apart, of which inputs are given or are values of the graph around it."""
 
     def __init__(self, places: Any, device: torch.device) -> None:
-        self.group, self.places, self.stored, self.stage, self.tail = _Nothing, places, {}, None, None
-        self.backend, self.b = devices.backend(device), loops.KernelBuilder(device.type)
-        self.arguments, self._buffers, self._memo, self._rounded, self.members, self.called = [], {}, {}, {}, {}, {}
+        super().__init__(places, device)
         self.names: dict[Node, str] = {}
         self.around: dict = {}
         self.outer: dict[Node, Node] = {}
@@ -76,10 +75,6 @@ class _Tree(Emitter):
         view = Place(place.storage, node.type.strides, place.offset + offset_in_base(node), place.dtype)
         return self.b.load(self.buffer(view.storage, view.dtype, False),
                            view.offset + linear((*batch, row, column), view.strides))
-
-
-class _Nothing:
-    calls: dict = {}
 
 
 def kernels(node: Node, graph: Graph, buffers: Buffers, number: int) -> list[tuple[loops.Kernel, tuple]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import devices, torch_private
 from ..graph.ir import operator
 from ..graph.op_info import op_info
-from ..graph.prims import FUSED_ATTENTION
+from ..graph.prims import COMPUTED_HERE
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
@@ -50,10 +50,10 @@ def returns_alias(node: Node) -> bool:
 
 
 def computed_here(node: Node) -> bool:
-    """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``), which write
-    into memory of ours."""
+    """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``, ``grouped``),
+    which write into memory of ours."""
     call = node.inputs[0] if node.op == "getitem" else node
-    return call.op == "aten_call" and call.attrs["target"] in FUSED_ATTENTION
+    return call.op == "aten_call" and call.attrs["target"] in COMPUTED_HERE
 
 
 def out_form(node: Node) -> str | None:

@@ -12,7 +12,8 @@ import torch
 
 from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
-from . import attention, epilogues, failing, fusion, lower, sure, timing
+from ..graph.prims import GROUPED
+from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
 from .direct_writes import write_into_inputs
@@ -160,7 +161,10 @@ class Planner:
         return planner
 
     def call_library(self, call: LibraryCall) -> None:
-        if computed_here(call.node):
+        if call.node.attrs.get("target") in GROUPED:
+            for kernel, arguments in grouped.kernels(call.node, self.graph, self.buffers, len(self.launches)):
+                self._run(kernel, arguments, call.node.inputs[0].device, False)
+        elif computed_here(call.node):
             for kernel, arguments in attention.kernels(call.node, self.graph, self.buffers, len(self.launches)):
                 self._run(kernel, arguments, call.node.inputs[0].device, False)
         else:

@@ -90,6 +90,7 @@ class Backend:
     adds_columns_beside_rows = False  # a kernel that reduces rows can add up columns in the same pass
     cuts_several = False  # a split reduction of columns may be cut along several leading dimensions, as one range
     atomics = False  # kernels add to places that data decide
+    groups_rows = False  # long rows that are added so are sorted by place first
     adds_bags = False  # kernels add up the rows of a bag of embeddings faster than the library's do
     searches = False  # kernels look for places in sorted tensors
     longest_sorted = 0  # elements of the rows that kernels sort by keys of 64 bits; twice as many by 32

@@ -137,7 +137,7 @@ class Cuda(Backend):
     largest_update = 0
     one_pass_moments = cuts_several = cuts_what_waits = adds_columns_beside_rows = True
     refines_views = sums_by_rows = repeats_behind_rows = True
-    atomics = adds_bags = searches = joins_launches = True
+    atomics = groups_rows = adds_bags = searches = joins_launches = True
     # Microseconds: 16.8 million in rows of 256 floats 333 (the library 1747); 33.5 million in bfloat16, rows of 512 261
     # (1298), of 1024 636 (684).
     longest_sorted = 512

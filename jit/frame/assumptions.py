@@ -1,4 +1,5 @@
-"""Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``.
+"""Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``; and
+operators whose result has another size, or that raise, for unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
@@ -17,6 +18,7 @@ import torch
 from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
+    from ..graph.handles import TensorHandle
     from .canonical import Instr
     from .session import Session
 
@@ -86,6 +88,11 @@ def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
     s.set_field(s, "assumption", holds if s.assumption is None
                 else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
     return True
+
+
+def assume_handle(s: Session, handle: TensorHandle) -> bool:
+    """``assume`` for an operator whose result has the usual size only where something holds."""
+    return assume(s, s.recording.tensor_of(handle), True)
 
 
 def truth_at(frame, instr: Instr, tensor: torch.Tensor):

@@ -9,6 +9,7 @@ from ..errors import JitError, Unsupported
 from ..graph.journal import Journal
 from ..graph.tracer import Tracer
 from . import source as src
+from .assumptions import assume_handle
 from .calls import Calls
 from .effects import Effects
 from .guards import Guards
@@ -83,6 +84,7 @@ class Session(Makers):
         self.inner_gradients = self.uncertain = self.assuming = True
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside
+        self.tracer.assume = functools.partial(assume_handle, self)
 
         # What rules use all the time goes by a short name.
         self.set_field, self.set_entry, self.effect = self.journal.set_field, self.journal.set_entry, self.effects.add

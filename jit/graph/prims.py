@@ -508,12 +508,16 @@ def _operator_text(target: str, overload: str, args: tuple[object, ...],
 
 # Attention whose kernels are ours, with graphs among the arguments: see ``passes.attention``.
 FUSED_ATTENTION = ("jit::attention", "jit::attention_backward")
+# Sums of rows at places that data decide: see ``passes.grouped``.
+GROUPED = ("jit::place_ranks", "jit::place_order", "jit::part_sums", "jit::row_sums")
+PART = 128  # positions whose sum is kept where all of them belong to one row
+COMPUTED_HERE = FUSED_ATTENTION + GROUPED
 
 
 def _aten_text(n: Node, a: list[str]) -> str:
     if n.attrs["target"] == "jit::vjp":
         return _replay_text(n, a)
-    if n.attrs["target"] in FUSED_ATTENTION:
+    if n.attrs["target"] in COMPUTED_HERE:
         return f"_{n.attrs['target'][5:]}({', '.join(template_text(t, a) for t in n.attrs['args'])})"
     op, positional, keyword = _operator_text(n.attrs["target"], n.attrs["overload"], n.attrs["args"], a)
     return f"{op}({', '.join([*positional, *(f'{k}={v}' for k, v in keyword)])})"

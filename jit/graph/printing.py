@@ -7,7 +7,7 @@ from jit.graph.functions import parts
 from jit.graph.ir import Graph, Node, TensorType, ancestors, origins_in, same_ints
 from jit.graph.nested import of_kind
 from jit.graph.prim_info import info
-from jit.graph.prims import FUSED_ATTENTION, infer, literal, words
+from jit.graph.prims import FUSED_ATTENTION, GROUPED, infer, literal, words
 
 HELPERS = '''\
 def _restride(t, size, stride):
@@ -113,6 +113,8 @@ def to_python(graph: Graph) -> str:
     imports = ["from jit.graph.autodiff.replay import run as _vjp"] if replays else []
     if any(n.op == "aten_call" and n.attrs["target"] in FUSED_ATTENTION for n in graph.nodes):
         imports.append("from jit.graph.fused_attention import attention as _attention, backward as _attention_backward")
+    if any(n.op == "aten_call" and n.attrs["target"] in GROUPED for n in graph.nodes):
+        imports.append("from jit.graph.grouped import " + ", ".join(f"{t[5:]} as _{t[5:]}" for t in GROUPED))
     if any(n.op == "float_scalar" for n in graph.nodes):
         imports.append("from jit.graph.sym_float import from_words")
     if any(n.op == "random_bits" for n in graph.nodes):

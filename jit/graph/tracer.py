@@ -91,6 +91,8 @@ class Tracer:
         # From whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see
         # foreign.py.
         self.steps_aside = None
+        # From a 0-dim boolean to whether the capture may go on as if it were true; None where nothing is so taken.
+        self.assume = None
         self.events: list[saved_tensors.Event] = []  # operations of which autograd may keep something, and writes
         self.wrote: tuple = ()  # bases that the present operation has written
         # (base, how many events there were) of writes by way of ``data``, which no version counter tells

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # Elements per aligned access: 16 bytes of a half type.
 VECTOR = 8
 NEIGHBOURS = (2, 4, 8)  # how many accesses, or results, that lie interleaved are one vector: they are halved
-MOST_PLACES = 512  # of which it is counted on chip how often data decide for each
+POINTS = 2  # for each place, the fewest that are counted so
+IN_REGISTERS = 128  # places that are counted there; see ``counts``
+MOST_PLACES = 4100  # of which it is counted on chip how often data decide for each
 
 
 class Schedule:
@@ -246,9 +248,14 @@ def summed_exponentials(kernel: loops.Kernel) -> frozenset:
     return frozenset(found)
 
 
-def counted(kernel: Kernel) -> Optional[loops.Update]:
-    """The statement with which a kernel counts, where that is all that it does: it adds one number at a place that data
-    decide, of a few. None for other kernels."""
+def counting_programs(places: int) -> int:
+    """How many programs count so many places, for each processor: each adds all of its counts at its end."""
+    return 8 if places <= IN_REGISTERS else 2
+
+
+def counted(kernel: Kernel) -> Optional[tuple[loops.Update, int]]:
+    """The statement with which a kernel counts, where that is all that it does, and for how many places: it adds one
+    number at a place that data decide, of a few. None for other kernels."""
     effects = [s for s in kernel.body if s.effect and s.limit is None]
     if kernel.raxes or not kernel.axes or len(effects) != 1 or not isinstance(effects[0], loops.Update):
         return None
@@ -257,8 +264,9 @@ def counted(kernel: Kernel) -> Optional[loops.Update]:
     if s.op != "sum" or type(number) is not int or s.mask is not None or len(s.symbols) != 1 or place is None:
         return None
     step = dims.coefficient(s.index, place.dst)
-    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES
-    return s if few and type(step) is int and step == 1 else None
+    points = math.prod(size_hint(a.extent) for a in kernel.axes)
+    few = type(place.limit) is int and 0 < place.limit <= MOST_PLACES and points >= POINTS * place.limit
+    return (s, place.limit) if few and type(step) is int and step == 1 else None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,
                    stages=s.stages, early=early, **({"scratch": s.scratch} if s.scratch else {}),
-                   **({"fused": True} if s.fused else {}),
+                   **({"fused": True} if s.fused else {}), **({"maxnreg": s.registers} if s.registers else {}),
                    **({"joined": joined[name]} if name in joined else {}))
         key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
         if key not in jobs and key not in found:

@@ -64,6 +64,8 @@ class Source:
         warps, stages: compile options.
         scratch: bytes of scratch memory for each program, whose address is a pointer behind the arguments.
         fused: products that are added to something are not rounded in between.
+        registers: how many a thread may use, so that the compiler does not do with fewer by reading later what it has
+            room for; 0 to leave that to it.
     """
 
     text: str
@@ -75,6 +77,7 @@ class Source:
     stages: int
     scratch: int = 0
     fused: bool = False
+    registers: int = 0
 
 
 def emit(kernel: loops.Kernel, config: heuristics.Config | None = None, *, aligned: Collection[str] | None = None,
@@ -106,7 +109,7 @@ statements = Handlers("Triton")
 class Emitter:
     packs = False  # bytes are taken four at a time
     walked: tuple = ("r",)  # the dimensions that a program goes through, all of them
-    fused = False  # see ``Source``
+    fused, registers = False, 0  # see ``Source``
 
     def __init__(self, tiling: Tiling, config: Config, aligned: Collection[str] | None, interpret: bool) -> None:
         self.tiling, self.config, self.interpret = tiling, config, interpret
@@ -237,7 +240,7 @@ class Emitter:
         divisible = [] if self.config.singly or self._ends_inside_vectors() else aligned
         divisible += [len(kernel.buffers) + i for i, n in enumerate(kernel.sizes) if self._size_divisible(n)]
         return Source(text, function, types_, tuple(divisible), self.grid(), self.config.warps, self.config.stages,
-                      fused=self.fused)
+                      fused=self.fused, registers=self.registers)
 
     def _statements(self) -> None:
         if self.config.looped or self.config.recompute:

@@ -438,8 +438,13 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
-    """Points that are gone through while counting; at least one for each thread."""
-    return Config(x=_clamp(next_power_of_two(size_hint(tiling.extent("x"))), 4 * arch.lanes, 4096), warps=4)
+    """Points that are gone through while counting; at least one for each thread. Many places are counted by few large
+    programs, since each adds all its counts to the others' at its end."""
+    found, n = analysis.counted(tiling.kernel), size_hint(tiling.extent("x"))
+    if found is None or found[1] <= analysis.IN_REGISTERS:
+        return Config(x=_clamp(next_power_of_two(n), 4 * arch.lanes, 4096), warps=4)
+    each = n // (analysis.counting_programs(found[1]) * arch.processors)
+    return Config(x=_clamp(next_power_of_two(each), 16 * arch.lanes, 8192), warps=16)
 
 
 def whole_rows(tiling: Tiling, config: Config) -> Config:

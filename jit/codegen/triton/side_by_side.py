@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..loops import Kernel
 from ..template import Layout
+from . import analysis
 from .emit import Source, emit
 from .tiling import thin, simplify
 
@@ -31,6 +32,9 @@ def _kind(key: str, kernel: Kernel) -> str | None:
     if key not in _known:
         if len(_known) > 4096:
             _known.clear()
+        if analysis.counted(kernel):  # it may ask for memory, and wants the threads that it was laid out for
+            _known[key] = None
+            return None
         small = math.prod(a.extent for a in kernel.axes + kernel.raxes) <= SMALL
         _known[key] = "thin" if kernel.raxes and thin(simplify(kernel)) else "small" if small else None
     return _known[key]

@@ -466,12 +466,16 @@ def one_hot(b: Builder, self: Node, num_classes: int = -1) -> Node:
     return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
 
 
+def depends_on_data() -> Unsupported:
+    return Unsupported("the result depends on the data", "keep it outside the compiled region",
+                       kind="data-dependent-shape")
+
+
 @op("nonzero", "argwhere", "masked_select", "unique", "_unique2", "unique_consecutive",
-    "unique_dim", "bincount", "equal", "is_nonzero", "allclose", raw=True)
+    "unique_dim", "equal", "is_nonzero", "allclose", raw=True)
 def data_dependent(t: Tracer, self: TensorHandle, *args: int | TensorHandle, **kwargs: bool | float | None) -> NoReturn:
     """Only where the values are known; these ops have no name of their own here, so ``Tracer.call`` does them."""
-    raise Unsupported("the result depends on the data", "keep it outside the compiled region",
-                      kind="data-dependent-shape")
+    raise depends_on_data()
 
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)

@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
+from jit.devices import backend
 from jit.graph import dims
 from jit.graph.build import is_number
 from jit.graph.ir import Node, same_ints
 from jit.graph.layout import normalize_dim
+from jit.graph.ops.indexing import depends_on_data
 from jit.graph.registry import op
 from jit.graph.scattering import added, writes
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder, Number
+    from jit.graph.handles import TensorHandle
+    from jit.graph.tracer import Tracer
 
 
 def _fits(x: Node, index: Node, d: int) -> bool:
@@ -195,6 +199,32 @@ def histc(b: Builder, self: Node, bins: int = 100, min: Number = 0, max: Number 
     at = _quotient(b, b.mul(b.sub(x, float(min)), float(bins)), width)
     bin = b.where(inside, b.minimum(b.cast(at, torch.int32), bins - 1), bins)
     bin = b.cast(bin, torch.int64)
-    ones = b.expand(b.full((1,), 1, torch.int32, x.device), x.shape)
-    counts = b.put(b.full((bins + 1,), 0, torch.int32, x.device), (0,), [bin], ones, "sum", wrap=False)
+    counts = _counts(b, bin, bins + 1, torch.int32)
     return b.cast(b.slice(counts, 0, 0, bins), self.dtype)
+
+
+def _counts(b: Builder, places: Node, limit: int, dtype: torch.dtype) -> Node:
+    """How often each number below ``limit`` occurs in ``places``, in which there are no others."""
+    ones = b.expand(b.full((1,), 1, dtype, places.device), places.shape)
+    return b.put(b.full((limit,), 0, dtype, places.device), (0,), [places], ones, "sum", wrap=False)
+
+
+_COUNTED = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_MOST_NUMBERS = 4096  # that are counted next to a processor; see codegen/triton/counts.py
+
+
+@op("bincount", raw=True)
+def bincount(t: Tracer, self: TensorHandle, weights: TensorHandle | None = None, minlength: int = 0) -> TensorHandle:
+    """As many counts as are wanted at least, of numbers that are taken to be below that and not negative. That it is so
+    is found while counting: there is one more place, for all others, which has to stay empty."""
+    if (t.assume is None or weights is not None or type(minlength) is not int or not 0 < minlength <= _MOST_NUMBERS
+        or self.type.rank != 1 or self.type.is_empty or self.dtype not in _COUNTED or not backend(self.device).atomics):
+        raise depends_on_data()
+    b = t.builder
+    x = self.node if self.dtype.itemsize >= 4 else b.cast(self.node, torch.int32)
+    inside = b.logical_and(b.ge(x, 0), b.lt(x, minlength))
+    place = b.where(inside, b.cast(x, torch.int32), minlength)
+    counts = _counts(b, b.cast(place, torch.int64), minlength + 1, torch.int64)
+    if not t.assume(t.fresh(b.eq(b.select(counts, 0, minlength), 0))):
+        raise depends_on_data()
+    return t.fresh(b.clone(b.slice(counts, 0, 0, minlength)))

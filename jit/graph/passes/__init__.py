@@ -17,6 +17,7 @@ from jit.graph.passes.cse import merge_equal_nodes
 from jit.graph.passes.dce import eliminate_dead_nodes
 from jit.graph.passes.empty import compute_empty
 from jit.graph.passes.fold import fold_constants
+from jit.graph.passes.grouped import group_rows
 from jit.graph.passes.in_chunks import cut_what_waits
 from jit.graph.passes.long_positions import cut_long_positions
 from jit.graph.passes.long_scans import split_long_scans
@@ -30,8 +31,8 @@ from jit.graph.verify import InvalidGraph, verify
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
             fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
 # Of a graph for which kernels are made next.
-SCHEDULED = (keep_checks, compute_parts, split_long_scans, cut_long_positions, cut_what_waits, sum_thin_products,
-             rewrite_contractions, without_short_runs)
+SCHEDULED = (keep_checks, group_rows, compute_parts, split_long_scans, cut_long_positions, cut_what_waits,
+             sum_thin_products, rewrite_contractions, without_short_runs)
 
 _log = logs.channel("passes")
 
