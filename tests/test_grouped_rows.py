@@ -140,7 +140,13 @@ def test_kernels_compile_for_a_gpu(case, monkeypatch):
         assert kinds == KINDS * len(compiled)  # of the whole, and its gradient alone
 
 
-def test_what_a_backward_runs():
+@pytest.fixture
+def smaller(monkeypatch):
+    """Grouped from fewer additions on."""
+    monkeypatch.setattr(grouped, "LEAST", 1 << 22)
+
+
+def test_what_a_backward_runs(smaller):
     """Neither zeros in single precision nor a pass that rounds them; a bag's gradient is read where it lies."""
     w, i = torch.randn(3000, 256, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 3000, (1 << 12, 8))
     (compiled,) = compiled_for_gpu(lambda w, i: F.embedding_bag(i, w, mode="sum"), w, i, backward=True)
@@ -152,7 +158,7 @@ def test_what_a_backward_runs():
 
 @pytest.mark.parametrize("fn", [
     lambda w, i: F.embedding(i, w, padding_idx=5), lambda w, i: F.embedding_bag(i.view(-1, 8), w, mode="mean")])
-def test_gradients_are_not_written_again_for_each_place(fn):
+def test_gradients_are_not_written_again_for_each_place(fn, smaller):
     """A padding row gets nothing, and what a bag's places share is computed once."""
     w, i = torch.randn(300, 256, dtype=torch.bfloat16, requires_grad=True), torch.randint(0, 300, (1 << 15,))
     (compiled,) = compiled_for_gpu(fn, w, i, backward=True)
@@ -166,12 +172,12 @@ def in_place(compiled):
     return not grouped_rows and any("atomic" in text for c in compiled for _, text in c.kernels)
 
 
-def test_short_sums_are_added_in_place():
+def test_short_sums_are_added_in_place(smaller):
     w, i = torch.randn(300, 256, requires_grad=True), torch.randint(0, 300, (3000,))
     assert in_place(compiled_for_gpu(lambda w, i: F.embedding(i, w), w, i, backward=True))
 
 
-def test_tables_of_which_little_is_changed_are_added_to_in_place():
+def test_tables_of_which_little_is_changed_are_added_to_in_place(smaller):
     """Of zeros all is written in any case."""
     x, i, s = torch.randn(1 << 15, 256), torch.randint(0, 300, (1 << 14,)), torch.randn(1 << 14, 256)
     assert in_place(compiled_for_gpu(add, x, i, s))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 VECTOR = 8
 NEIGHBOURS = (2, 4, 8)  # how many accesses, or results, that lie interleaved are one vector: they are halved
 POINTS = 2  # for each place, the fewest that are counted so
-IN_REGISTERS = 128  # places that are counted there; see ``counts``
 MOST_PLACES = 4100  # of which it is counted on chip how often data decide for each
 
 
@@ -246,11 +245,6 @@ def summed_exponentials(kernel: loops.Kernel) -> frozenset:
             if top.reduces and top.op == "max" and top.arg == sub.args[0]:
                 found.add(s.dst)
     return frozenset(found)
-
-
-def counting_programs(places: int) -> int:
-    """How many programs count so many places, for each processor: each adds all of its counts at its end."""
-    return 8 if places <= IN_REGISTERS else 2
 
 
 def counted(kernel: Kernel) -> Optional[tuple[loops.Update, int]]:

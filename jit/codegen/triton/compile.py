@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..loops import Kernel
 
 log = logs.channel("kernels")
-_VERSION = "4"
+_VERSION = "5"
 
 
 @dataclass(frozen=True)

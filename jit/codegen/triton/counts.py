@@ -2,10 +2,10 @@
 adds its counts to the others' at the end. Atomic additions for each point would wait for each other, since a few places
 are all that there are.
 
-Few counts are kept in registers: Triton's histogram compares each value of a warp with each place, which for 32 places
-more takes a count of bits more for each element. More places are counted in memory next to the processor, by atomic
-additions there. Triton has neither these nor a way to ask for such memory: it is declared in the text for the
-assembler, which adds it to what Triton asks for.
+They are kept in memory next to the processor, by atomic additions there. Triton has neither these nor a way to ask for
+such memory: it is declared in the text for the assembler, which adds it to what Triton asks for. Triton's own
+histogram, in registers, compares each value of a warp with each place: twice the time for 100 places (67 million
+numbers, 223 us and 106). It serves where Triton is interpreted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ... import devices
 from ...graph import dims
 from . import analysis
 from .emit import EMITTERS, Emitter
-from .heuristics import next_power_of_two
+from .heuristics import COUNTING, next_power_of_two
 from .types import tl_dtype
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class CountsEmitter(Emitter):
         assert found is not None
         self.update, self.places = found
         alone = self.block["x"] >= self.config.warps * WARP  # whether a point has one thread, which counts it in memory
-        self.in_registers = self.interpret or self.places <= analysis.IN_REGISTERS or not alone
+        self.in_registers = self.interpret or not alone
         processors = devices.of_type(self.kernel.device).architecture().processors
-        most = analysis.counting_programs(self.places) * processors
+        most = COUNTING * processors
         blocks = dims.ceil_div(self.extents["x"], self.block["x"])
         self.steps = dims.ceil_div(blocks, most)
         self.programs = dims.ceil_div(blocks, max(self.steps, 1)) if type(self.steps) is int else dims.Min(blocks, most)

@@ -24,6 +24,7 @@ NARROWEST = 16  # columns of a block of rows that is held on chip
 LEAST_SUM = 16  # length of sums, rows and columns of the blocks that matrix units take
 UNROLLED = 16  # blocks of a loop that is written out
 WRITTEN_OUT = 4096  # bytes of a row for each processor from which pieces of columns are so short
+COUNTING = 2  # programs that count, for each processor
 SECTORS = 64  # bytes that memory gives at once
 UNITS = 80  # the capability from which they take all halves
 
@@ -438,12 +439,9 @@ def totals(tiling: Tiling, arch: devices.Architecture) -> Config:
 
 
 def counts(tiling: Tiling, arch: devices.Architecture) -> Config:
-    """Points that are gone through while counting; at least one for each thread. Many places are counted by few large
-    programs, since each adds all its counts to the others' at its end."""
-    found, n = analysis.counted(tiling.kernel), size_hint(tiling.extent("x"))
-    if found is None or found[1] <= analysis.IN_REGISTERS:
-        return Config(x=_clamp(next_power_of_two(n), 4 * arch.lanes, 4096), warps=4)
-    each = n // (analysis.counting_programs(found[1]) * arch.processors)
+    """Points that are gone through while counting, one or more for each thread, by few large programs: each adds all
+    its counts to the others' at its end."""
+    each = size_hint(tiling.extent("x")) // (COUNTING * arch.processors)
     return Config(x=_clamp(next_power_of_two(each), 16 * arch.lanes, 8192), warps=16)
 
 

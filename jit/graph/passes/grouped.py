@@ -24,7 +24,7 @@ from jit.graph.prims import PART, VIEWS
 if TYPE_CHECKING:
     from jit.graph.build import Builder
 
-LEAST = 1 << 22  # additions: fewer take no longer than to find the positions
+LEAST = 1 << 24  # additions: fewer take no longer than to find the positions
 LEAST_WIDTH = 256  # of a row: a program has one, or a piece of it
 MOST_PLACES = 1 << 30
 SUMMED = (*HALF, torch.float32)
