@@ -68,7 +68,7 @@ def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[N
                 wanted.add(base_of(i))
                 users[base_of(i)][n] = 0
             continue
-        if OF_A_PRODUCT in n.attrs and n.op == "mul":
+        if n.attrs.get(OF_A_PRODUCT) and n.op == "mul":
             wanted.add(base_of(n.inputs[1]))  # the vector, which is read for each element of the matrix
         if STORED in n.attrs:
             wanted.add(n)
@@ -168,10 +168,10 @@ class _Trees:
 
 
     def _ends_rows(self, n: Node) -> bool:
-        """Whether several results of the same rows are made one value of each row, and these are reduced: stored is the
-        one, and the rows' kernel finds it, with what it looks up for each row."""
+        """Whether several results of the same rows are made one value of each row, and these are reduced, or put
+        elsewhere: stored is the one, and the rows' kernel finds it, with what it looks up for each row."""
         (reader,) = self.users[n]
-        if reader.op not in REDUCTIONS or self.numel[n] <= 1:
+        if info(reader.op).kind == "pointwise" or self.numel[n] <= 1:
             return False
         results = [l for l in self.leaves[n] if l in self.of_rows and self.numel[l] == self.numel[n]]
         return len(results) > 1 and len(set().union(*[self.of_rows[l] for l in results])) == 1

@@ -571,9 +571,8 @@ def thin(kernel: Kernel) -> Tiling | None:
 
 
 def _vector(kernel: Kernel, name: str, matrix: Load) -> bool:
-    s = kernel.definition[name]
-    s = kernel.definition[s.operands[0]] if s.prim == "cast" else s
-    return bool(s.loaded) and not kernel.varies[matrix.dst] - kernel.reduced <= kernel.varies[s.dst]
+    """Whether a value is of a vector: the same for some rows of the matrix."""
+    return not kernel.varies[matrix.dst] - kernel.reduced <= kernel.varies[name] and name in kernel.element_values
 
 
 def _bytes(kernel: Kernel, s: Statement) -> int:

@@ -14,6 +14,7 @@ selected by its position.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from jit import config
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.ir import Graph, Node, filled
+from jit.graph.passes import scaled_vectors
 from jit.graph.passes.rewrite import rebuilt
 from jit.graph.prim_info import OF_A_PRODUCT, info
 from jit.graph.prims import base_of
@@ -42,7 +44,18 @@ def sum_thin_products(graph: Graph) -> Graph:
     """The graph with its products with vectors as sums where kernels are faster than the library."""
     if config.match_eager_rounding:  # a product of elements would be rounded, which the library does not do
         return graph
-    return rebuilt(graph, _interesting, _rewrite)
+    alone = scaled_vectors.read_by_products(graph, _with_one_vector)
+    return rebuilt(graph, _interesting, functools.partial(_rewrite, alone))
+
+
+def _with_one_vector(n: Node) -> bool:
+    """Whether a node is a product of one vector with a matrix that a kernel computes for itself."""
+    if not _interesting(n) or n.attrs["target"] != "aten::linear":
+        return False
+    x, w = n.inputs[:2]
+    return (_is(dims.product(x.type.shape[:-1]), 1) and type(w.type.shape[0]) is int and w.type.dtype is n.type.dtype
+            and x.type.dtype is n.type.dtype and w.type.rank == 2 and x.type.shape[-1] <= scaled_vectors.LONGEST
+            and _pays(w, 1, n))
 
 
 def _interesting(n: Node) -> bool:
@@ -64,7 +77,7 @@ def _operands(b: Builder, n: Node) -> tuple[Node, Node, Node | None] | None:
     return None
 
 
-def _rewrite(b: Builder, n: Node) -> Node | None:
+def _rewrite(alone: set[int], b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
     device = backend(n.type.device)
     most = device.most_vectors if n.type.dtype is torch.float32 else device.most_half_vectors
@@ -79,7 +92,9 @@ def _rewrite(b: Builder, n: Node) -> Node | None:
         return None
     total = None
     if _few(rows, most) and _pays(w, rows, n):
-        total = _summed(b, b.transpose(w, 0, 1), b.reshape(x, (rows, depth)))
+        matrix = b.transpose(w, 0, 1)
+        found = scaled_vectors.scaled(b, x, lambda n: n.id in alone) if _with_one_vector(n) else None
+        total = _summed(b, matrix, b.reshape(x, (rows, depth))) if found is None else _scaled(b, matrix, found)
     elif _is(columns, 1) and _pays(x, columns, n):
         flat = b.try_view(x, (rows, depth))
         total = None if flat is None else _summed(b, flat, b.transpose(w, 0, 1))
@@ -144,6 +159,18 @@ def _summed(b: Builder, matrix: Node, vectors: Node) -> Node:
         terms.append(b.marked(added, "", **{OF_A_PRODUCT: True}))
     along = tuple(range(first, terms[0].type.rank))
     return b.reduce("sum", terms[0], along, False, matrix.type.dtype)
+
+
+def _scaled(b: Builder, matrix: Node, vector: scaled_vectors.Scaled) -> Node:
+    """The sums of products with a vector that is scaled, which is computed where it is read."""
+    rows, depth = matrix.type.shape
+    factors, _ = _factors(matrix, depth)
+    wide, rest = b.cast(b.reshape(matrix, (rows, *factors)), torch.float32), b.reshape(vector.rest, (1, *factors))
+    product = b.marked(b.emit("mul", (wide, rest), {}, torch.float32), "", **{OF_A_PRODUCT: False})
+    total = b.reduce("sum", product, tuple(range(1, 1 + len(factors))), False, torch.float32)
+    for number, divides in vector.scale(b, rows, factors):
+        total = b.emit("div" if divides else "mul", (total, number), {}, torch.float32)
+    return b.cast(total, matrix.type.dtype)
 
 
 def _factors(matrix: Node, depth: int) -> tuple[list[int], list[int]]:
