@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.autodiff.rules import vjp
 from jit.graph.dims import Dim
 
@@ -47,11 +47,15 @@ def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple:
         g = b.contiguous(g)
         return (b.node("reinterpret", (g,), {"how": back}, layout.reinterpreted(g.type, back)),)
     if how == "conj":
-        return (b.call("conj_physical", (g,), g.type),)
+        if g.dtype not in pairs.PARTS:
+            return (b.call("conj_physical", (g,), g.type),)
+        return (pairs.joined(b, pairs.conjugate(b, pairs.parts(b, g)), layout.preserved_strides(g.type)),)
     if how not in ("real", "imag"):
         raise Unsupported("the gradient of memory that is read as another dtype",
                           "compute it outside the compiled region", kind="gradient")
     zero = b.zeros(g.type)
+    if x.dtype in pairs.PARTS:
+        return (pairs.joined(b, pairs.Pair(g, zero) if how == "real" else pairs.Pair(zero, g)),)
     return (b.call("complex", (g, zero) if how == "real" else (zero, g),
                    g.type.replace(dtype=x.type.dtype, strides=layout.preserved_strides(g.type))),)
 

@@ -1,5 +1,5 @@
-"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is
-left to library calls."""
+"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is in
+``complex_numbers``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.ir import Node
 from jit.graph.ops.copies import to_type
 from jit.graph.registry import op
@@ -70,9 +70,13 @@ def resolve_conj(t: Tracer, self: TensorHandle):
     return t.call_op("clone", (self,), {}) if self.is_conj else self
 
 
-@op("conj_physical", raw=True)
-def conj_physical(t: Tracer, self: TensorHandle):
-    return t._call_aten("conj_physical", (self,), {}) if self.dtype.is_complex else self
+@op("conj_physical", alias=True)
+def conj_physical(b: Builder, self: Node) -> Node:
+    if not self.dtype.is_complex:
+        return self
+    if self.dtype not in pairs.PARTS:
+        return NotImplemented
+    return pairs.joined(b, pairs.conjugate(b, pairs.parts(b, self)), layout.preserved_strides(self.type))
 
 
 @op("resolve_neg", alias=True)

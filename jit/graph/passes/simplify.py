@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
+from jit.graph import pairs
+from jit.graph.handles import overlaps_itself
 from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
@@ -185,6 +187,19 @@ def slice_of_slice(b: Builder, node: Node) -> Node | None:
     return b.node("slice", (inner.inputs[0],), attrs, node.type)
 
 
+@rule("reinterpret")
+def part_of_pair(b: Builder, node: Node) -> Node | None:
+    """Parts of complex numbers that were put together from parts, and those that lie in memory as pairs."""
+    how, x = node.attrs["how"], node.inputs[0]
+    if x.dtype not in pairs.PARTS or how not in ("real", "imag", "view_as_real") or overlaps_itself(node.type):
+        return None
+    if how == "view_as_real":
+        return x.inputs[0] if x.op == "reinterpret" and x.attrs["how"] == "view_as_complex" else None
+    part = getattr(pairs.parts(b, x), "re" if how == "real" else "im")
+    part = b.expand(part, node.type.shape)
+    return part if part.type == node.type else b.clone(part, node.type.strides)
+
+
 @rule("slice")
 def slice_of_cat(b: Builder, node: Node) -> Node | None:
     """A slice that is exactly one of the parts."""
@@ -195,7 +210,7 @@ def slice_of_cat(b: Builder, node: Node) -> Node | None:
     for part in inner.inputs:
         size = part.shape[a["dim"]]
         if same_ints((start, size), (a["start"], a["length"])):
-            return part
+            return part if part.type == node.type or overlaps_itself(node.type) else b.clone(part, node.type.strides)
         start = start + size
     return None
 
