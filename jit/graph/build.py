@@ -104,7 +104,8 @@ def result_dtype(*args: Any) -> torch.dtype:
     """``torch.result_type`` of Nodes and Python numbers.
 
     Tensors with dimensions outrank 0-dim tensors, which outrank numbers, unless the lower rank has a higher category
-    (bool, int, float, complex); floats beside complex numbers of a lower rank keep their precision. Source: ``c10 result_type`` rules,
+    (bool, int, float, complex); floats beside complex numbers of a lower rank keep their precision. Source:
+    ``c10 result_type`` rules,
     https://pytorch.org/docs/stable/tensor_attributes.html
     """
     dim = zero = number = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # what kernels compute
-_JOINED = {part: whole for whole, part in PARTS.items()}
+JOINED = {part: whole for whole, part in PARTS.items()}
 
 
 class Pair(NamedTuple):
@@ -87,8 +87,12 @@ def parts(b: Builder, x: Node) -> Pair:
         return Pair(*(_MOVED[x.op](b, x, *operands) for operands in zip(*own)))
     if _conjugated(x):
         x = b.aten("aten::clone", "", (x,), layout.empty_like(x.type))
-    return _of_memory(b, b.node("reinterpret", (x,), {"how": "view_as_real"},
-                                layout.reinterpreted(x.type, "view_as_real")))
+    return _of_memory(b, reinterpreted(b, x, "view_as_real"))
+
+
+def reinterpreted(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
+    """The memory of ``x`` as ``how`` says (see the prim ``reinterpret``)."""
+    return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
 
 
 def _of_memory(b: Builder, x: Node) -> Pair:
@@ -122,7 +126,7 @@ def joined(b: Builder, pair: Pair, strides: Sequence[IntExpr] | None = None) -> 
     memory = b.cat([b.unsqueeze(p, len(shape)) for p in wide], len(shape))
     memory.type = TensorType(memory.shape, (*(2 * s for s in strides), 1), memory.dtype, memory.device)
     return b.node("reinterpret", (memory,), {"how": "view_as_complex"},
-                  TensorType(shape, tuple(strides), _JOINED[re.dtype], memory.device))
+                  TensorType(shape, tuple(strides), JOINED[re.dtype], memory.device))
 
 
 def laid_out(b: Builder, x: Node, strides: Sequence[IntExpr], start: int) -> Node:

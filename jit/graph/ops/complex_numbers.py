@@ -176,18 +176,13 @@ def lerp(b: Builder, self: Node, end: Node, weight: Any) -> Node:
 
 @form("exp")
 def exp(b: Builder, self: Node) -> Node:
-    """In two factors where the exponential of the real part alone would overflow. Of a real number the result is real,
-    and of an infinite real part the imaginary part has no say where it is no finite number itself."""
+    """In two factors, as the exponential of the real part alone may overflow where the product with a small sine does
+    not. They are kept finite for the imaginary part, which is zero for a real number, infinity among these."""
 
     def power(b: Builder, x: Pair) -> Pair:
-        large = b.gt(x.re, 64.0)
-        size = b.exp(b.where(large, b.sub(x.re, 64.0), x.re))
-        more = b.where(large, torch.tensor(64.0, dtype=x.re.dtype, device="cpu").exp().item(), b.lift(1.0, x.re))
-        size_known = b.logical_and(b.isinf(x.re), b.logical_not(b.isfinite(x.im)))
-        re = b.where(size_known, size, b.mul(b.mul(size, b.cos(x.im)), more))
-        im = b.where(b.logical_or(b.eq(x.im, 0.0), b.logical_and(size_known, b.eq(size, 0.0))),
-                     b.where(size_known, b.lift(0.0, x.im), x.im), b.mul(b.mul(size, b.sin(x.im)), more))
-        value = Pair(re, im)
+        half = b.exp(b.mul(x.re, 0.5))
+        finite = b.minimum(half, torch.finfo(x.re.dtype).max)
+        value = Pair(b.mul(b.mul(half, b.cos(x.im)), half), b.mul(b.mul(finite, b.sin(x.im)), finite))
         return _holomorphic(b, value, (x, lambda: value))
 
     return _complex(b, power, self)
@@ -291,14 +286,15 @@ def where(b: Builder, condition: Node, self: Any = None, other: Any = None) -> N
 
 
 def _reduced(b: Builder, self: Node, dim: Any, dtype: torch.dtype | None, fn: Callable) -> Node:
-    """``fn(part, dimensions)`` for both parts."""
-    if (dtype or self.dtype) not in PARTS:
+    """``fn(part, dimensions)`` for both parts: at once where they lie side by side in memory, which is then read
+    once."""
+    dtype = dtype or self.dtype
+    if dtype not in PARTS or self.dtype not in PARTS:
         return NotImplemented
-    x = pairs.operand(b, self, PARTS[dtype or self.dtype], self.device)
     dims = b.dims_of(self, None if isinstance(dim, (tuple, list)) and not dim else dim)
-    if not self.dtype.is_complex:
-        return NotImplemented
-    return pairs.joined(b, Pair(*(fn(p, dims) for p in x)))
+    if pairs.computed(self) or self.dtype is not dtype:
+        return pairs.joined(b, Pair(*(fn(p, dims) for p in pairs.operand(b, self, PARTS[dtype], self.device))))
+    return pairs.reinterpreted(b, fn(pairs.reinterpreted(b, self, "view_as_real"), dims), "view_as_complex")
 
 
 @form("sum")

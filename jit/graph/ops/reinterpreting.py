@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 
-def reinterpret(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
-    """The memory of ``x`` as ``how`` says (see the prim)."""
-    return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
-
-
 def _show(t: Tracer, self: TensorHandle, how: str, dtype: torch.dtype | None = None) -> TensorHandle:
     start = t.builder.next_id
-    return t.wrap(reinterpret(t.builder, self.node, how, dtype), [self], True, start)
+    return t.wrap(pairs.reinterpreted(t.builder, self.node, how, dtype), [self], True, start)
 
 
 @op("view_as_real", raw=True)
