@@ -1,9 +1,9 @@
 """Complex numbers as pairs of real ones, which is what kernels compute.
 
-The parts of a complex node are read from its memory seen as real numbers, or, where an expansion has computed them, are
-what it computed: a chain of operations never joins and takes apart again what lies between. ``joined`` puts a real and
-an imaginary part side by side in memory, which is a complex tensor. Copies, conversions and views of such a tensor are
-those of its parts.
+The parts of a complex node are read from its memory seen as real numbers, and ``joined`` puts a real and an imaginary
+part side by side in memory, which is a complex tensor. Where a graph reads what it has joined (``computed``), also
+through views and copies, a simplification takes the parts themselves (``moved_parts``): a chain of operations has
+nothing complex in it but at its ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from jit.graph.build import Builder
     from jit.graph.dims import IntExpr
@@ -53,8 +53,9 @@ _MOVED: dict[str, Callable] = {
 
 
 def computed(x: Node) -> bool:
-    """Whether a complex node is a view of one whose parts are computed here, or of one that is lazily conjugated."""
-    while x.op in VIEWS:
+    """Whether a complex node is a view or copy of one whose parts are computed here, or of one that is lazily
+    conjugated."""
+    while x.op in VIEWS or x.op == "clone":
         if x.op == "reinterpret":
             return x.attrs["how"] in ("view_as_complex", "conj")
         x = x.inputs[0]
@@ -71,23 +72,44 @@ def _conjugated(x: Node) -> bool:
 
 
 def parts(b: Builder, x: Node) -> Pair:
-    """The real and the imaginary part of a complex node."""
+    """The real and the imaginary part of a complex node, as its memory has them."""
+    if info(x.op).constant:
+        return _of_constant(b, x)
+    if _conjugated(x):  # which memory does not show
+        x = b.node("clone", (x,), {}, layout.empty_like(x.type))
+    return _of_memory(b, reinterpreted(b, x, "view_as_real"))
+
+
+def _of_constant(b: Builder, x: Node) -> Pair:
+    dtype, value = PARTS[x.dtype], complex(x.attrs["value"])
+    if x.op == "scalar":
+        return Pair(*(b.scalar(v, dtype, x.device) for v in (value.real, value.imag)))
+    return Pair(*(b.full(x.shape, v, dtype, x.device) for v in (value.real, value.imag)))
+
+
+def moved_parts(b: Builder, x: Node, sources: Collection[Node] = ()) -> Pair:
+    """The parts of a complex node as what it was made of, through all that moves elements, down to ``sources``, whose
+    parts are read."""
     how = x.attrs["how"] if x.op == "reinterpret" else None
+    if x in sources:
+        return parts(b, x)
     if how == "view_as_complex":
         return _of_memory(b, x.inputs[0])
     if how == "conj":
-        return conjugate(b, parts(b, x.inputs[0]))
-    if info(x.op).constant:
-        dtype, value = PARTS[x.dtype], complex(x.attrs["value"])
-        if x.op == "scalar":
-            return Pair(*(b.scalar(v, dtype, x.device) for v in (value.real, value.imag)))
-        return Pair(*(b.full(x.shape, v, dtype, x.device) for v in (value.real, value.imag)))
-    if x.op in _MOVED and any(i.dtype.is_complex for i in x.inputs) and (x.op not in VIEWS or computed(x)):
-        own = [parts(b, i) if i.dtype.is_complex else (i, i) for i in x.inputs]
+        return conjugate(b, moved_parts(b, x.inputs[0], sources))
+    if x.op in _MOVED and any(i.dtype.is_complex for i in x.inputs):
+        own = [moved_parts(b, i, sources) if i.dtype.is_complex else (i, i) for i in x.inputs]
         return Pair(*(_MOVED[x.op](b, x, *operands) for operands in zip(*own)))
-    if _conjugated(x):
-        x = b.aten("aten::clone", "", (x,), layout.empty_like(x.type))
-    return _of_memory(b, reinterpreted(b, x, "view_as_real"))
+    return parts(b, x)
+
+
+def _of_memory(b: Builder, x: Node) -> Pair:
+    """The parts that lie side by side in memory."""
+    last = x.type.rank - 1
+    if x.op == "cat" and x.attrs["dim"] == last and len(x.inputs) == 2:
+        return Pair(*(b.drop_dim(i, last) if i.op != "reshape" or not same_ints(i.inputs[0].shape, x.shape[:-1])
+                      else i.inputs[0] for i in x.inputs))
+    return Pair(b.select(x, last, 0), b.select(x, last, 1))
 
 
 def reinterpreted(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
@@ -123,6 +145,8 @@ def joined(b: Builder, pair: Pair, strides: Sequence[IntExpr] | None = None) -> 
     if strides is None:
         kept = re if same_ints(re.shape, shape) else im if same_ints(im.shape, shape) else wide[0]
         strides = layout.preserved_strides(kept.type)
+    if any(p.type.is_symbolic for p in wide):  # strides that are equal for sizes at hand are no view's for others
+        wide = [b.contiguous(p) for p in wide]
     memory = b.cat([b.unsqueeze(p, len(shape)) for p in wide], len(shape))
     memory.type = TensorType(memory.shape, (*(2 * s for s in strides), 1), memory.dtype, memory.device)
     return b.node("reinterpret", (memory,), {"how": "view_as_complex"},

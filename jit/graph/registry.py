@@ -107,14 +107,15 @@ def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_firs
     return register
 
 
-COMPLEX: dict[str, Callable] = {}  # op -> its expansion for complex numbers
+COMPLEX: dict[str, dict] = {}  # op -> the fields of its entry that are others for complex numbers, its expansion first
 
 
-def form(*names: str) -> Callable:
-    """Register the decorated expansion for calls with complex numbers among the arguments."""
+def form(*names: str, **fields: bool) -> Callable:
+    """Register the decorated expansion for calls with complex numbers among the arguments, with other ``fields`` of the
+    entry than those of the op's own."""
 
     def register(fn: Callable) -> Callable:
-        COMPLEX.update(dict.fromkeys(names, fn))
+        COMPLEX.update(dict.fromkeys(names, {"fn": fn, **fields}))
         return fn
 
     return register
@@ -123,7 +124,7 @@ def form(*names: str) -> Callable:
 @functools.cache
 def complex_form(name: str) -> Op | None:
     """The entry of the op ``name`` for complex numbers, or None."""
-    return replace(OPS[name], fn=COMPLEX[name]) if name in COMPLEX else None
+    return replace(OPS[name], **COMPLEX[name]) if name in COMPLEX else None
 
 
 LIBRARY: dict[str, Callable] = {}  # operator that stays a library call -> its type rule

@@ -466,6 +466,8 @@ class KernelText(Strips):
         short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
         if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
             args = [self.narrow[a] for a in s.args]
+        if s.op == "sub" and s.dtype.is_floating_point and self.kernel.definition[s.args[1]].prim == "mul":
+            args[1] = f"ROUNDED({args[1]})"
         z = self.divisor.get(i)
         return (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
                 else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute))

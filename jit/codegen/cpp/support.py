@@ -18,6 +18,16 @@ extern "C" int omp_get_max_threads(void);
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define FMA_DOUBLE(a, b, c) ((a) * (b) + (c))
 #endif
+/* A product that is rounded. Of a difference beside a sum, as in products of complex numbers, g++ makes one vector
+operation that is rounded once, whatever -ffp-contract says. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_assoc_barrier)
+#define ROUNDED(x) __builtin_assoc_barrier(x)
+#endif
+#endif
+#ifndef ROUNDED
+#define ROUNDED(x) (x)
+#endif
 /* A value of which the compiler knows nothing. */
 static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }
 #define PART static __attribute__((noinline)) void

@@ -8,6 +8,7 @@ from jit.errors import Unsupported
 from jit.graph import layout, pairs
 from jit.graph.autodiff.rules import vjp
 from jit.graph.dims import Dim
+from jit.graph.ir import contiguous_strides, same_ints
 
 if TYPE_CHECKING:
     from jit.graph.autodiff.rules import GradBuilder
@@ -44,8 +45,9 @@ def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple:
     how, x = n.attrs["how"], n.inputs[0]
     if how in ("view_as_real", "view_as_complex"):
         back = "view_as_complex" if how == "view_as_real" else "view_as_real"
-        g = b.contiguous(g)
-        return (b.node("reinterpret", (g,), {"how": back}, layout.reinterpreted(g.type, back)),)
+        if how == "view_as_real" and not same_ints(g.type.strides, contiguous_strides(g.type.shape)):
+            g = b.clone(g, contiguous_strides(g.type.shape))  # also where a size is 0 or 1: pairs have to be dense
+        return (pairs.reinterpreted(b, g, back),)
     if how == "conj":
         if g.dtype not in pairs.PARTS:
             return (b.call("conj_physical", (g,), g.type),)

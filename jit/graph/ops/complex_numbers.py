@@ -19,7 +19,7 @@ import torch
 from jit.graph import pairs
 from jit.graph.build import result_dtype
 from jit.graph.dims import product
-from jit.graph.ir import Node
+from jit.graph.ir import Node, TensorType
 from jit.graph.nested import of_kind
 from jit.graph.pairs import PARTS, Pair
 from jit.graph.registry import OPS, form, pointwise
@@ -207,13 +207,15 @@ def absolute(b: Builder, self: Node) -> Node:
     return _real(b, size, self)
 
 
-@form("angle")
+@form("angle", pointwise=False)
 def angle(b: Builder, self: Node) -> Node:
 
     def direction(b: Builder, x: Pair) -> Node:
         size = _size(b, x)
         slope = lambda p: _where_not_zero(b, size, b.div(b.div(p, size), size))  # noqa: E731
-        return b.with_gradient(b.atan2(x.im, x.re), (x.re, lambda: b.neg(slope(x.im))), (x.im, lambda: slope(x.re)))
+        y = b.atan2(x.im, x.re)
+        y.type = TensorType.contiguous(y.shape, y.dtype, y.device)  # in eager too, whatever its operand's strides
+        return b.with_gradient(y, (x.re, lambda: b.neg(slope(x.im))), (x.im, lambda: slope(x.re)))
 
     return _real(b, direction, self)
 
@@ -317,12 +319,13 @@ def _moving(name: str) -> None:
     """An operator that moves elements: of complex numbers that are computed here it moves the parts."""
 
     def expand(b: Builder, *args: Any, **kwargs: Any) -> Node:
-        if not any(n.dtype in PARTS and pairs.computed(n) for n in of_kind(Node, (args, kwargs))):
+        given = list(of_kind(Node, (args, kwargs)))
+        if not any(n.dtype in PARTS and pairs.computed(n) for n in given):
             return NotImplemented
         made = OPS[name].fn(b, *args, **kwargs)
         if made is NotImplemented or made.dtype not in PARTS:
             return NotImplemented
-        return pairs.joined(b, pairs.parts(b, made), made.type.strides)
+        return pairs.joined(b, pairs.moved_parts(b, made, given), made.type.strides)
 
     form(name)(expand)
 

@@ -193,9 +193,13 @@ def part_of_pair(b: Builder, node: Node) -> Node | None:
     how, x = node.attrs["how"], node.inputs[0]
     if x.dtype not in pairs.PARTS or how not in ("real", "imag", "view_as_real") or overlaps_itself(node.type):
         return None
+    known = pairs.computed(x)
     if how == "view_as_real":
-        return x.inputs[0] if x.op == "reinterpret" and x.attrs["how"] == "view_as_complex" else None
-    part = getattr(pairs.parts(b, x), "re" if how == "real" else "im")
+        if x.op == "reinterpret" and x.attrs["how"] == "view_as_complex":
+            return x.inputs[0]
+        own = [s // 2 for s in node.type.strides[:-1]]
+        return pairs.joined(b, pairs.moved_parts(b, x), own).inputs[0] if known else None
+    part = getattr(pairs.moved_parts(b, x) if known else pairs.parts(b, x), "re" if how == "real" else "im")
     part = b.expand(part, node.type.shape)
     return part if part.type == node.type else b.clone(part, node.type.strides)
 
