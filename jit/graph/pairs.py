@@ -18,7 +18,7 @@ from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from jit.graph.build import Builder
     from jit.graph.dims import IntExpr
@@ -32,24 +32,6 @@ class Pair(NamedTuple):
 
     re: Node
     im: Node
-
-
-# How the parts of a node that moves complex numbers come from the parts of what it moves, by its prim: ``fn(b, node,
-# part of each operand)``, where operands that are not complex are themselves.
-_MOVED: dict[str, Callable] = {
-    "permute": lambda b, n, x: b.permute(x, n.attrs["dims"]),
-    "reshape": lambda b, n, x: b.reshape(x, n.type.shape),
-    "expand": lambda b, n, x: b.expand(x, n.type.shape),
-    "slice": lambda b, n, x: b.emit("slice", (x,), n.attrs),
-    "diagonal": lambda b, n, x: b.emit("diagonal", (x,), n.attrs),
-    "detach": lambda b, n, x: b.detach(x),
-    "alias": lambda b, n, x: x,
-    "clone": lambda b, n, x: x,
-    "flip": lambda b, n, x: b.emit("flip", (x,), n.attrs),
-    "cat": lambda b, n, *xs: b.emit("cat", xs, n.attrs),
-    "gather": lambda b, n, x, index: b.emit("gather", (x, index), n.attrs),
-    "index": lambda b, n, x, *indices: b.emit("index", (x, *indices), n.attrs),
-}
 
 
 def computed(x: Node) -> bool:
@@ -97,16 +79,23 @@ def moved_parts(b: Builder, x: Node, sources: Collection[Node] = ()) -> Pair:
         return _of_memory(b, x.inputs[0])
     if how == "conj":
         return conjugate(b, moved_parts(b, x.inputs[0], sources))
-    if x.op in _MOVED and any(i.dtype.is_complex for i in x.inputs):
+    if info(x.op).by_parts and any(i.dtype.is_complex for i in x.inputs):
         own = [moved_parts(b, i, sources) if i.dtype.is_complex else (i, i) for i in x.inputs]
-        return Pair(*(_MOVED[x.op](b, x, *operands) for operands in zip(*own)))
+        return Pair(*(_moved(b, x, operands) for operands in zip(*own)))
     return parts(b, x)
+
+
+def _moved(b: Builder, x: Node, operands: tuple[Node, ...]) -> Node:
+    """What ``x`` does, done to parts, which may have other strides than the whole."""
+    if x.op == "reshape":
+        return b.reshape(operands[0], x.type.shape)
+    return operands[0] if x.op == "clone" else b.emit(x.op, operands, x.attrs)
 
 
 def _of_memory(b: Builder, x: Node) -> Pair:
     """The parts that lie side by side in memory."""
     last = x.type.rank - 1
-    if x.op == "cat" and x.attrs["dim"] == last and len(x.inputs) == 2:
+    if x.op == "cat" and x.attrs["dim"] == last and all(same_ints(i.shape[last:], (1,)) for i in x.inputs):
         return Pair(*(b.drop_dim(i, last) if i.op != "reshape" or not same_ints(i.inputs[0].shape, x.shape[:-1])
                       else i.inputs[0] for i in x.inputs))
     return Pair(b.select(x, last, 0), b.select(x, last, 1))
@@ -115,15 +104,6 @@ def _of_memory(b: Builder, x: Node) -> Pair:
 def reinterpreted(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
     """The memory of ``x`` as ``how`` says (see the prim ``reinterpret``)."""
     return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
-
-
-def _of_memory(b: Builder, x: Node) -> Pair:
-    """The parts that lie side by side in memory."""
-    last = x.type.rank - 1
-    if x.op == "cat" and x.attrs["dim"] == last and len(x.inputs) == 2:
-        return Pair(*(b.drop_dim(i, last) if i.op != "reshape" or not same_ints(i.inputs[0].shape, x.shape[:-1])
-                      else i.inputs[0] for i in x.inputs))
-    return Pair(b.select(x, last, 0), b.select(x, last, 1))
 
 
 def operand(b: Builder, v: Any, part: torch.dtype, device: torch.device) -> Pair:
