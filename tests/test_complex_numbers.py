@@ -55,6 +55,7 @@ POINTWISE = {
     "polar": lambda a, b, x: torch.polar(a.abs(), x) * b,
     "complex": lambda a, b, x: torch.complex(x, a.imag) + b,
     "where": lambda a, b, x: torch.where(x > 0, a, b) + torch.where(x < 0, a, 1j),
+    "masked_fill": lambda a, b, x: a.masked_fill(x > 3, 2 - 1j) + b,
     "addcmul": lambda a, b, x: torch.addcmul(a, b, a, value=0.5),
     "addcdiv": lambda a, b, x: torch.addcdiv(a, a, b, value=2),
     "lerp": lambda a, b, x: torch.lerp(a, b, 0.25) + torch.lerp(a, b, 0.75),
@@ -194,9 +195,26 @@ IN_PLACE = {
     "real": lambda a, b: (a.real.mul_(2), a.imag.add_(b.real), a * 1)[2],
     "copy": lambda a, b: a.copy_(b * 2),
     "local": lambda a, b: (a * b).mul_(b).add_(1j),
+    "mask": lambda a, b: (a.__setitem__(b.real > 0, 1j), a * 1)[1],
+    "steps": lambda a, b: (a[:, ::2].add_(1j), a * 1)[1],
     "setitem": lambda a, b: (a.__setitem__(0, b[1] * 2), a)[1],
     "out": lambda a, b: torch.mul(a, b, out=torch.empty_like(a)),
 }
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_gradients_in_place(name):
+    """Of a tensor that was made in the function."""
+    fn = IN_PLACE[name]
+    if name == "out":
+        return  # which autograd refuses
+    found = []
+    for call in (fn, jit.compile(lambda a, b: fn(a * 1, b), fullgraph=True)):
+        a, b = numbers(3, 4).requires_grad_(), numbers(3, 4, seed=1).requires_grad_()
+        call(a * 1 if call is fn else a, b).backward(numbers(3, 4, seed=2))
+        found.append((a.grad, b.grad))
+    for got, want in zip(*found):
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
@@ -376,3 +394,54 @@ def test_vectors_of_neighbours_on_a_gpu():
     assert set(library_calls([compiled])) <= VIEWS
     ((_, text),) = compiled.kernels
     assert text.count("tl.split(") == 2 and text.count("tl.join(") == 1 and text.count("tl.load(") == 2
+
+
+@pytest.mark.parametrize("shape", [(40, 72), (64, 64), (200, 131)])
+def test_transposed_tiles(shape):
+    """Operands in another order than the result, large enough to go through tiles on a CPU."""
+    rows, columns = shape
+    a, b, x = numbers(columns, rows), numbers(rows, columns, seed=1), numbers(rows, columns, seed=2).real.contiguous()
+    for fn in (lambda a, b, x: a.t() * b + x, lambda a, b, x: b - a.t() * x, lambda a, b, x: (a.t() / b).abs()):
+        agree(jit.compile(fn, fullgraph=True)(a, b, x), fn(a, b, x))
+
+
+def test_gradient_inside():
+    """Of a value in between, whose parts are not read from memory."""
+    def fn(a, b):
+        c = a * b
+        total = (c * 2j + c.conj()).abs().sum()
+        return torch.autograd.grad(total, c)[0]
+
+    a, b = numbers(4).requires_grad_(), numbers(4, seed=1).requires_grad_()
+    torch.testing.assert_close(jit.compile(fn, fullgraph=True)(a, b), fn(a, b))
+
+
+def test_zero_gradient_of_what_was_real():
+    fn = lambda x: x.to(torch.complex64).imag * 1.0  # noqa: E731
+    x = torch.randn(3).requires_grad_()
+    jit.compile(fn, fullgraph=True)(x).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3))
+
+
+def test_spectra():
+    """Fourier transforms are the library's, with kernels between them."""
+    def fn(x):
+        y = torch.fft.rfft(x)
+        return torch.fft.irfft(y * y.conj() / (y.abs() + 1), n=64)
+
+    found = []
+    for call in (fn, jit.compile(fn, fullgraph=True)):
+        x = numbers(8, 64).real.contiguous().requires_grad_()
+        result = call(x)
+        result.square().sum().backward()
+        found.append((result.detach(), x.grad))
+    for got, want in zip(*found):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_sines_beside_cosines():
+    """In vectors: g++ would make one call of the two, which has no vector form."""
+    x = numbers(1000).real.contiguous() * 20
+    (compiled,) = compiled_graphs(lambda x: torch.polar(x, x), x)
+    assert len(compiled.kernels) == 1
+    agree(jit.compile(torch.polar)(x, x), torch.polar(x, x))

@@ -220,6 +220,8 @@ class Builder(NodeList):
     def where(self, cond: Node, a: float | int | Node, b: float | int | Node) -> Node:
         a = self.lift(a, b)
         b = self.lift(b, a)
+        if a.type.dtype in pairs.PARTS:
+            return pairs.chosen(self, cond, a, b)
         return self.emit("where", (cond, a, b), {}, a.type.dtype)
 
     def fma(self, x: Node, y: Node, z: Node) -> Node:

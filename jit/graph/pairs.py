@@ -151,6 +151,14 @@ def converted(b: Builder, x: Node, dtype: torch.dtype) -> Node:
     return joined(b, Pair(re, im), layout.preserved_strides(x.type))
 
 
+def chosen(b: Builder, condition: Node, x: Node, y: Node) -> Node:
+    """The elements of ``x`` where the condition holds, else those of ``y``, both of one complex dtype."""
+    both = zip(parts(b, x), parts(b, y))
+    types = (condition.type, x.type, y.type)
+    return joined(b, Pair(*(b.where(condition, p, q) for p, q in both)),
+                  layout.iterator_strides(layout.broadcast_shapes(*(t.shape for t in types)), types))
+
+
 # arithmetic
 
 

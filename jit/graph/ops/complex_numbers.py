@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from jit.graph import pairs
+from jit.graph import layout, pairs
 from jit.graph.build import result_dtype
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType
@@ -282,6 +282,16 @@ def where(b: Builder, condition: Node, self: Any = None, other: Any = None) -> N
         return NotImplemented
     return _complex(b, lambda b, x, y: Pair(b.where(condition, x.re, y.re), b.where(condition, x.im, y.im)),
                     self, other)
+
+
+@form("masked_fill")
+def masked_fill(b: Builder, self: Node, mask: Node, value: Any) -> Node:
+    if self.dtype not in PARTS or mask.dtype is not torch.bool or isinstance(value, Node) and value.type.rank:
+        return NotImplemented
+    x, v = (pairs.operand(b, given, PARTS[self.dtype], self.device) for given in (self, value))
+    # Eager makes a row-major copy and fills that.
+    strides = layout.contiguous_strides(layout.broadcast_shapes(self.shape, mask.shape))
+    return pairs.joined(b, Pair(b.where(mask, v.re, x.re), b.where(mask, v.im, x.im)), strides)
 
 
 # reductions
