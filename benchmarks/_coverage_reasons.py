@@ -24,8 +24,8 @@ REASONS = {
     "Fourier transforms: MKL and cuFFT": r"_?fft_.*|stft|istft",
     "random numbers that are few, or of a distribution without kernels": r"bernoulli|cauchy|exponential|geometric"
     r"|log_normal|multinomial|normal(_functional)?|rand.*|rrelu|uniform|poisson|_?fractional_max_pool\w+",
-    "complex numbers, of which kernels compute nothing": r"complex|polar|_to_copy|angle|silu|view_as_(real|complex)"
-    r"|imag|real|_conj|_neg_view",
+    "complex numbers: views that show them as pairs of real ones, and functions without a form": r"view_as_complex"
+    r"|view_as_real|imag|real|_conj|_neg_view|complex|polar|_to_copy|angle|silu",
     "a view of memory that only PyTorch makes": r"as_strided|_reshape_alias|view",
     "sequential along the data, with a kernel of the library's": r"_?ctc_loss.*|segment_reduce|masked_scatter",
     "sorts of long rows, on CPUs of all": r"sort|argsort|msort|topk|kthvalue|median|nanmedian|mode|quantile|nanquantile"

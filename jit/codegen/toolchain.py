@@ -36,11 +36,13 @@ from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
 # 0 for x == y); helpers that want a fused multiply-add say so. -fno-thread-jumps: jump threading turns chains of
 # selects into a web of masks, at up to half the speed. -fno-tree-pre: the elimination of partial redundancies turns
 # selects by two comparisons of one value (a > b or a is NaN) into jumps where they follow each other, and the loop is
-# not vectorised any more, at a tenth to a thirtieth of the speed.
+# not vectorised any more, at a tenth to a thirtieth of the speed. -fno-builtin-sin: sine and cosine of one value would
+# become a single call of a function that has no vector form, at a tenth of the speed.
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", *(("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()),
     "-fopenmp",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-thread-jumps",
+    "-fno-builtin-sinf", "-fno-builtin-cosf", "-fno-builtin-sin", "-fno-builtin-cos",
     "-fno-tree-pre",
     "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
     "-fno-stack-protector", "-fno-semantic-interposition",

@@ -12,7 +12,7 @@ import torch
 
 from jit.devices import backend
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.dims import Dim, plain_if_few
 from jit.graph.ir import Node, NodeList, Ref, TensorType, contiguous_strides, same_ints
 from jit.graph.layout import normalize_dim
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 HALF = (torch.float16, torch.bfloat16)
 NUMBER = (bool, int, float, complex, Dim, SymFloat)
+_COMPLEX_OF = {torch.float64: torch.complex128, torch.float16: torch.complex32}  # of others it is complex64
 _SCALAR_DTYPES = {bool: torch.bool, int: torch.int64, Dim: torch.int64}
 
 
@@ -103,7 +104,8 @@ def result_dtype(*args: Any) -> torch.dtype:
     """``torch.result_type`` of Nodes and Python numbers.
 
     Tensors with dimensions outrank 0-dim tensors, which outrank numbers, unless the lower rank has a higher category
-    (bool, int, float, complex). Source: ``c10 result_type`` rules,
+    (bool, int, float, complex); floats beside complex numbers of a lower rank keep their precision. Source:
+    ``c10 result_type`` rules,
     https://pytorch.org/docs/stable/tensor_attributes.html
     """
     dim = zero = number = None
@@ -124,7 +126,8 @@ def result_dtype(*args: Any) -> torch.dtype:
         if result is None:
             result = lower
         elif _category(lower) > _category(result):
-            result = promote_dtypes(result, lower)
+            result = (_COMPLEX_OF.get(result, torch.complex64) if lower.is_complex and result.is_floating_point
+                      else promote_dtypes(result, lower))
     return result
 
 
@@ -217,6 +220,8 @@ class Builder(NodeList):
     def where(self, cond: Node, a: float | int | Node, b: float | int | Node) -> Node:
         a = self.lift(a, b)
         b = self.lift(b, a)
+        if a.type.dtype in pairs.PARTS:
+            return pairs.chosen(self, cond, a, b)
         return self.emit("where", (cond, a, b), {}, a.type.dtype)
 
     def fma(self, x: Node, y: Node, z: Node) -> Node:
@@ -229,6 +234,8 @@ class Builder(NodeList):
         if not isinstance(x, Node) or x.type.dtype is dtype:
             return x
         t = x.type
+        if dtype in pairs.PARTS and (t.dtype in pairs.PARTS or not t.dtype.is_complex):
+            return pairs.converted(self, x, dtype)
         return self.node("cast", (x,), {}, TensorType(t.shape, layout.preserved_strides(t), dtype, t.device))
 
     def promote(self, *args: Any, dtype: torch.dtype | None = None, to_float: bool = False,
@@ -360,8 +367,10 @@ class Builder(NodeList):
 
     def clone(self, x: Node, strides: tuple[IntExpr, ...] | None = None) -> Node:
         t = x.type
-        return self.node("clone", (x,), {}, TensorType(t.shape, layout.preserved_strides(t) if strides is None
-                                                       else tuple(strides), t.dtype, t.device))
+        strides = layout.preserved_strides(t) if strides is None else tuple(strides)
+        if t.dtype in pairs.PARTS and pairs.computed(x):
+            return pairs.joined(self, pairs.parts(self, x), strides)
+        return self.node("clone", (x,), {}, TensorType(t.shape, strides, t.dtype, t.device))
 
     def contiguous(self, x: Node) -> Node:
         return x if x.type.is_contiguous else self.clone(x, contiguous_strides(x.type.shape))

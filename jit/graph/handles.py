@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.dims import hint, product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
 from jit.graph.nested import replaced
@@ -330,14 +330,18 @@ def _scatter_reinterpret(b: Builder, step: ViewStep, parent: Node, value):
         return b.node("reinterpret", (parent,), {"how": name}, layout.reinterpreted(t, name, None))
 
     def whole(real, imag):
-        return b.aten("aten::complex", "", (real, imag), TensorType.contiguous(t.shape, t.dtype, t.device))
+        if t.dtype not in pairs.PARTS:
+            return b.aten("aten::complex", "", (real, imag), TensorType.contiguous(t.shape, t.dtype, t.device))
+        return pairs.joined(b, pairs.Pair(real, imag), layout.preserved_strides(t))
 
     if how == "real":
         return whole(value, part("imag"))
     if how == "imag":
         return whole(part("real"), value)
     if how == "conj":
-        return b.aten("aten::conj_physical", "", (value,), layout.empty_like(value.type))
+        if t.dtype not in pairs.PARTS:
+            return b.aten("aten::conj_physical", "", (value,), layout.empty_like(value.type))
+        return pairs.joined(b, pairs.conjugate(b, pairs.parts(b, value)), layout.preserved_strides(value.type))
     value = b.clone(value, contiguous_strides(value.type.shape))
     back = {"view_as_real": "view_as_complex", "view_as_complex": "view_as_real", "dtype": "dtype"}[how]
     return b.node("reinterpret", (value,), {"how": back}, layout.reinterpreted(value.type, back, t.dtype))

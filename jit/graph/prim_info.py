@@ -101,6 +101,7 @@ class PrimInfo:
     linear: ``IN_ALL``, ``IN_EACH`` or ``IN_FIRST``.
     flat: the gradient is taken for no gradient at all: a zero, which has no derivative.
     complex_gradient: the rule holds for complex numbers.
+    by_parts: of complex numbers it is the same of their real parts, and of their imaginary ones; see ``pairs``.
     plain: the prim of one operand that gives the same value, and does not say what its gradient is.
     """
 
@@ -136,6 +137,7 @@ class PrimInfo:
     linear: str | None = None
     flat: bool = False
     complex_gradient: bool = False
+    by_parts: bool = False
     plain: str | None = None
 
     @property

@@ -87,7 +87,8 @@ def _arange(n: Node) -> tuple[str, str, tuple]:
 
 
 def view(name: str, text, **facts: object) -> Callable:
-    return prim(name, "view", text, **{"saves": NOTHING, "linear": IN_FIRST, "complex_gradient": True, **facts})
+    return prim(name, "view", text, **{"saves": NOTHING, "linear": IN_FIRST, "complex_gradient": True, "by_parts": True,
+                                       **facts})
 
 
 @view("permute", lambda n, a: f"{a[0]}.permute({_size_list(n.attrs['dims'])})", at_start=True)
@@ -138,7 +139,7 @@ def _diagonal(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.d
 @view("as_strided", lambda n, a: f"{a[0]}.as_strided({_size_list(n.attrs['size'])}, "
                                  f"{_size_list(n.attrs['stride'])}, {literal(n.attrs['offset'])})",
       library=lambda n, a: ("aten::as_strided", "", (a[0], tuple(n.attrs["size"]), tuple(n.attrs["stride"]),
-                                                     n.attrs["offset"])))
+                                                     n.attrs["offset"])), by_parts=False)
 def _as_strided(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return types[0].replace(shape=attrs["size"], strides=attrs["stride"])
 
@@ -167,7 +168,8 @@ def _reinterpret_library(n: Node, a: list[str]) -> tuple[str, str, tuple]:
     return "aten::_conj" if how == "conj" else f"aten::{how}", "", (a[0],)
 
 
-@view("reinterpret", _reinterpret_text, library=_reinterpret_library, in_kernels=False, linear=None)
+@view("reinterpret", _reinterpret_text, library=_reinterpret_library, in_kernels=False, linear=None,
+      by_parts=False)
 def _reinterpret(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """The same memory read as another dtype. ``how``: dtype, view_as_real, view_as_complex, real, imag or conj.
 
@@ -199,21 +201,21 @@ prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``bac
 
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,
-      same_dims=True, in_order=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True)
+      same_dims=True, in_order=True, saves=NOTHING, linear=IN_FIRST, complex_gradient=True, by_parts=True)
 def _clone(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return layout.empty_like(types[0])
 
 
 @prim("flip", "copy", lambda n, a: f"{a[0]}.flip({_size_list(n.attrs['dims'])})",
       library=lambda n, a: ("aten::flip", "", (a[0], tuple(n.attrs["dims"]))), same_dims=True, saves=NOTHING,
-      linear=IN_FIRST, complex_gradient=True)
+      linear=IN_FIRST, complex_gradient=True, by_parts=True)
 def _flip(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return layout.empty_like(types[0])
 
 
 @prim("cat", "copy", lambda n, a: f"torch.cat([{', '.join(a)}], {n.attrs['dim']})",
       library=lambda n, a: ("aten::cat", "", (a, n.attrs["dim"])), cost=LOOKUP, saves=NOTHING, linear=IN_ALL,
-      complex_gradient=True)
+      complex_gradient=True, by_parts=True)
 def _cat(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     d = attrs["dim"]
     total = types[0].shape[d]
@@ -385,7 +387,7 @@ def _sort_keys(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.
 
 @prim("gather", "index", lambda n, a: f"torch.gather({a[0]}, {n.attrs['dim']}, {a[1]})",
       library=lambda n, a: ("aten::gather", "", (a[0], n.attrs["dim"], a[1], False)), checks=True, cost=LOOKUP,
-      saves=(OTHERS,), linear=IN_FIRST)
+      saves=(OTHERS,), linear=IN_FIRST, by_parts=True)
 def _gather(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     return TensorType.contiguous(types[1].shape, types[0].dtype, types[0].device)
 
@@ -407,7 +409,8 @@ def _index_library(n: Node, a: list[str]) -> tuple[str, str, tuple[Ref, tuple[Re
     return "aten::embedding", "", a
 
 
-@prim("index", "index", _index_text, _index_library, checks=True, cost=LOOKUP, saves=(OTHERS,), linear=IN_FIRST)
+@prim("index", "index", _index_text, _index_library, checks=True, cost=LOOKUP, saves=(OTHERS,), linear=IN_FIRST,
+      by_parts=True)
 def _index(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
     """Advanced indexing on consecutive dimensions ``dims``; the index tensors have one common shape. With ``wrap``
     false, negative indices are out of range: ``index_select``, or ``embedding`` where the index is not a vector."""

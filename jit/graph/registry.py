@@ -30,13 +30,17 @@ give to the operation's tensor arguments, however many prims were used.
 ``@extern("mm")`` gives the result type of an op that stays an ``aten_call``: ``fn(*args) -> TensorType`` gets
 TensorTypes in place of tensors; return NotImplemented to fall back to running on meta tensors.
 
+``@form("mul")`` gives the expansion of an op that is registered, with the same parameters, for complex numbers
+(``ops/complex_numbers.py``).
+
 What else is known of an operator, such as its class under autocast, is its row in ``op_info.py``.
 What an operation is expanded into are prims: see ``prim_info``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable
 
 from jit.graph.op_info import op_info
@@ -101,6 +105,26 @@ def pointwise(*names: str, wraps: bool = False, swapped: bool = False, like_firs
         return fn
 
     return register
+
+
+COMPLEX: dict[str, dict] = {}  # op -> the fields of its entry that are others for complex numbers, its expansion first
+
+
+def form(*names: str, **fields: bool) -> Callable:
+    """Register the decorated expansion for calls with complex numbers among the arguments, with other ``fields`` of the
+    entry than those of the op's own."""
+
+    def register(fn: Callable) -> Callable:
+        COMPLEX.update(dict.fromkeys(names, {"fn": fn, **fields}))
+        return fn
+
+    return register
+
+
+@functools.cache
+def complex_form(name: str) -> Op | None:
+    """The entry of the op ``name`` for complex numbers, or None."""
+    return replace(OPS[name], **COMPLEX[name]) if name in COMPLEX else None
 
 
 LIBRARY: dict[str, Callable] = {}  # operator that stays a library call -> its type rule

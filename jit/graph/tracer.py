@@ -19,7 +19,8 @@ from jit import failures, torch_private
 from jit.devices import backend
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
-    aten, autocast, changes, constants, foreign, layout, memory, refusals, results, saved_tensors, unstated_views,
+    aten, autocast, changes, constants, foreign, layout, memory, pairs, refusals, results, saved_tensors,
+    unstated_views,
 )
 from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
@@ -37,7 +38,7 @@ from jit.graph.journal import Journal
 from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS, base_of
 from jit.graph.recording import Recording, result_is_differentiable
-from jit.graph.registry import LIBRARY, OPS, Op
+from jit.graph.registry import LIBRARY, OPS, Op, complex_form
 from jit.graph.sym_float import plain
 
 if TYPE_CHECKING:
@@ -324,15 +325,15 @@ class Tracer:
         return made
 
     def _entry(self, name: str, args: Sequence[object], kwargs: dict[str, object]) -> Op | None:
-        """The op's entry, or None where it is left to the library: arithmetic on complex numbers is, and what may be
-        refused."""
+        """The op's entry, or None where it is left to the library: what has no form for complex numbers is, among which
+        it is given some, and what may be refused."""
         entry = OPS.get(name)
         if self.doubted and entry is not None and not entry.alias and not entry.raw and aten.overloads(name):
             return None
         if entry is None or entry.alias or entry.raw or not (any(map(_is_complex, args))
                                                              or any(map(_is_complex, kwargs.values()))):
             return entry
-        return None if aten.overloads(name) else entry
+        return complex_form(name) if aten.overloads(name) else entry
 
     def compute(self, name: str, args: Sequence[object], kwargs: dict[str, float | int | SymFloat]) -> tuple:
         """Nodes that the functional op ``name`` gives for arguments that hold handles; for in-place and ``out=``
@@ -468,6 +469,8 @@ class Tracer:
                    else layout.iterator_strides(node.type.shape, types))
         if same_ints(strides, node.type.strides):
             return node
+        if node.type.dtype.is_complex:
+            return pairs.laid_out(self.builder, node, strides, start)
         if node.id >= start and info(node.op).kind not in ("view", "number", "input"):
             node.type = node.type.replace(strides=strides)
             return node

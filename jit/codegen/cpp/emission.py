@@ -18,7 +18,7 @@ import torch
 from jit.codegen import loops
 from jit.codegen.absolute import absolute_values
 from jit.codegen.cpp import blocks, compiler_check, ops, pieces, prefetch
-from jit.codegen.cpp.layout import COST, Layout, analyse, hint, stream_bytes, tail
+from jit.codegen.cpp.layout import CLOSE, COST, Layout, analyse, hint, stream_bytes, tail
 from jit.codegen.cpp.reduction import Reduction
 from jit.codegen.cpp.strips import Strips
 from jit.codegen.cpp.support import TILE
@@ -129,8 +129,8 @@ class KernelText(Strips):
                 self.block = min(self.block, extent)
 
     def _find_tile(self) -> None:
-        """Loads that are contiguous along another parallel axis than the vector axis go through square tiles,
-        transposed in cache."""
+        """Loads that are contiguous along another parallel axis than the vector axis, or nearly so, as parts of pairs
+        are, go through square tiles, transposed in cache."""
         lay, kernel = self.layout, self.kernel
         if kernel.raxes or hint(lay.vector.extent) < 16:
             return
@@ -143,8 +143,8 @@ class KernelText(Strips):
                 continue
             for a in lay.rows:
                 along = dims.coefficient(s.index, a.name)
-                if type(along) is int and along == 1 and hint(a.extent) >= 16:
-                    found.setdefault(a.name, {})[i] = stride
+                if type(along) is int and 0 < along <= CLOSE and hint(a.extent) >= 16:
+                    found.setdefault(a.name, {})[i] = stride, along
         if found:
             name = max(found, key=lambda n: len(found[n]))
             self.tile = next(a for a in lay.rows if a.name == name)
@@ -314,11 +314,11 @@ class KernelText(Strips):
         """Bring the transposed operands of one tile into cache, then run the tile's rows."""
         extent, name = self.expr(self.tile.extent), self.names[self.tile.name]
         self.put(f"const int64_t first = tile * {TILE}, count = {extent} - first < {TILE} ? {extent} - first : {TILE};")
-        for i, stride in self.tiled.items():
+        for i, (stride, along) in self.tiled.items():
             s = self.kernel.body[i]
             corner = dims.subst(s.index, {self.layout.vector.name: self.base, self.tile.name: dims.Sym("first", lo=0)})
             self.put(f"transpose_tile(tile{i}, {self.pointer(s)} + ({self.expr(corner)}), {self.expr(stride)}, "
-                     f"(int)count, (int)({self.hi}));")
+                     f"(int)count, (int)({self.hi})" + (");" if along == 1 else f", {along});"))
         with self.braces(f"for (int64_t {name} = first; {name} < first + count; {name}++)"):
             self._row()
 
@@ -466,6 +466,8 @@ class KernelText(Strips):
         short = kinds and all(k is torch.int64 for k in kinds) and all(a in self.narrow for a in s.args)
         if short and (info(s.op).compares or (s.op == "cast" and s.dtype.is_floating_point)):
             args = [self.narrow[a] for a in s.args]
+        if s.op == "sub" and s.dtype.is_floating_point and self.kernel.definition[s.args[1]].prim == "mul":
+            args[1] = f"ROUNDED({args[1]})"
         z = self.divisor.get(i)
         return (f"divide_by({args[0]}, {z}.s, {z}.t, {z}.r)" if z
                 else ops.expression(s.op, args, kinds, s.dtype, constants, s.dst in self.absolute))

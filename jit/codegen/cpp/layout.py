@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_SIZE = 1024  # stands for a size that has no hint
 CHEAP = 4  # cost up to which a value is computed again in a later pass and not kept
+CLOSE = 2  # elements from one to the next, up to which those of a cache line are read by one loop: of pairs, one part
 SHORTEST_PERIOD = 64  # iterations that are worth a loop of their own
 
 
@@ -99,8 +100,9 @@ def choose_vector(kernel: loops.Kernel) -> loops.Axis:
             for name in dims.free_symbols(s.index):
                 count *= sizes.get(name, 1)
             stride = dims.coefficient(s.index, axis.name)
-            if type(stride) is int and stride == 1:
-                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * (store_weight if s.stored else 1.0)
+            if type(stride) is int and 0 < stride <= CLOSE:
+                weight = store_weight if s.stored else 1.0
+                score += count * kernel.buffer_of[s.buffer].dtype.itemsize * weight / stride
             elif not (type(stride) is int and stride == 0):
                 score -= 0.5 * count * kernel.buffer_of[s.buffer].dtype.itemsize
         if sizes[axis.name] < 16:

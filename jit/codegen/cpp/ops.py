@@ -134,7 +134,7 @@ def declaration(function: str) -> str:
     base = function[:-1] if function.endswith("f") and function not in ("erf",) else function
     kind = "float" if base != function else "double"
     arguments = ", ".join([kind] * (2 if base in ("pow", "hypot", "fmod") else 1))
-    simd = '__attribute__((simd("notinbranch"))) ' if base in _vector_functions() else ""
+    simd = '__attribute__((simd("notinbranch"), const)) ' if base in _vector_functions() else ""
     if base == "lgamma":
         return f'extern "C" {kind} {function}_r({kind}, int*);'
     return f'extern "C" {simd}{kind} {function}({arguments});'

@@ -18,6 +18,16 @@ extern "C" int omp_get_max_threads(void);
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define FMA_DOUBLE(a, b, c) ((a) * (b) + (c))
 #endif
+/* A product that is rounded. Of a difference beside a sum, as in products of complex numbers, g++ makes one vector
+operation that is rounded once, whatever -ffp-contract says. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_assoc_barrier)
+#define ROUNDED(x) __builtin_assoc_barrier(x)
+#endif
+#endif
+#ifndef ROUNDED
+#define ROUNDED(x) (x)
+#endif
 /* A value of which the compiler knows nothing. */
 static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }
 #define PART static __attribute__((noinline)) void
@@ -95,10 +105,11 @@ static inline __attribute__((always_inline)) void transpose_8x8(int32_t* out, co
     }
     for (int i = 0; i < 8; i++) __builtin_memcpy(out + i * %(tile)d, &t[i], 32);
 }
-/* out[u][v] = in[v * stride + u] for u < rows, v < columns; out has rows of %(tile)d. */
-template <class T> static inline void transpose_tile(T* out, const T* in, int64_t stride, int rows, int columns) {
+/* out[u][v] = in[v * stride + u * step] for u < rows, v < columns; out has rows of %(tile)d. */
+template <class T> static inline void transpose_tile(T* out, const T* in, int64_t stride, int rows, int columns,
+                                                         int step = 1) {
     int done = 0;
-    if (sizeof(T) == 4 && rows %% 8 == 0) {
+    if (step == 1 && sizeof(T) == 4 && rows %% 8 == 0) {
         for (; done + 8 <= columns; done += 8) {
             /* the hardware does not foresee the next eight lines: they lie a stride apart */
             for (int i = 0; i < 8; i++)
@@ -108,6 +119,6 @@ template <class T> static inline void transpose_tile(T* out, const T* in, int64_
         }
     }
     for (int v = done; v < columns; v++)
-        for (int u = 0; u < rows; u++) out[u * %(tile)d + v] = in[v * stride + u];
+        for (int u = 0; u < rows; u++) out[u * %(tile)d + v] = in[v * stride + u * step];
 }
 """ % {"tile": TILE}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jit import torch_private
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.autodiff.replay import replay, replay_call
 from jit.graph.autodiff.rules import (
     ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved,
@@ -145,7 +145,7 @@ class Sweep(Transform):
             return None
         total = parts[0]
         for p in parts[1:]:
-            total = self.b.add(total, p)
+            total = pairs.added(self.b, total, p) if total.dtype.is_complex else self.b.add(total, p)
         return total
 
     def join(self, node: Node, slices) -> list:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.autodiff.rules import vjp
 from jit.graph.dims import Dim
+from jit.graph.ir import contiguous_strides, same_ints
 
 if TYPE_CHECKING:
     from jit.graph.autodiff.rules import GradBuilder
@@ -44,14 +45,19 @@ def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple:
     how, x = n.attrs["how"], n.inputs[0]
     if how in ("view_as_real", "view_as_complex"):
         back = "view_as_complex" if how == "view_as_real" else "view_as_real"
-        g = b.contiguous(g)
-        return (b.node("reinterpret", (g,), {"how": back}, layout.reinterpreted(g.type, back)),)
+        if how == "view_as_real" and not same_ints(g.type.strides, contiguous_strides(g.type.shape)):
+            g = b.clone(g, contiguous_strides(g.type.shape))  # also where a size is 0 or 1: pairs have to be dense
+        return (pairs.reinterpreted(b, g, back),)
     if how == "conj":
-        return (b.call("conj_physical", (g,), g.type),)
+        if g.dtype not in pairs.PARTS:
+            return (b.call("conj_physical", (g,), g.type),)
+        return (pairs.joined(b, pairs.conjugate(b, pairs.parts(b, g)), layout.preserved_strides(g.type)),)
     if how not in ("real", "imag"):
         raise Unsupported("the gradient of memory that is read as another dtype",
                           "compute it outside the compiled region", kind="gradient")
     zero = b.zeros(g.type)
+    if x.dtype in pairs.PARTS:
+        return (pairs.joined(b, pairs.Pair(g, zero) if how == "real" else pairs.Pair(zero, g)),)
     return (b.call("complex", (g, zero) if how == "real" else (zero, g),
                    g.type.replace(dtype=x.type.dtype, strides=layout.preserved_strides(g.type))),)
 

@@ -1,5 +1,5 @@
-"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is
-left to library calls."""
+"""Views that read memory as another dtype, and what is special to complex tensors. Arithmetic on complex numbers is in
+``complex_numbers``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import layout, pairs
 from jit.graph.ir import Node
 from jit.graph.ops.copies import to_type
 from jit.graph.registry import op
@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 
-def reinterpret(b: Builder, x: Node, how: str, dtype: torch.dtype | None = None) -> Node:
-    """The memory of ``x`` as ``how`` says (see the prim)."""
-    return b.node("reinterpret", (x,), {"how": how}, layout.reinterpreted(x.type, how, dtype))
-
-
 def _show(t: Tracer, self: TensorHandle, how: str, dtype: torch.dtype | None = None) -> TensorHandle:
     start = t.builder.next_id
-    return t.wrap(reinterpret(t.builder, self.node, how, dtype), [self], True, start)
+    return t.wrap(pairs.reinterpreted(t.builder, self.node, how, dtype), [self], True, start)
 
 
 @op("view_as_real", raw=True)
@@ -70,9 +65,13 @@ def resolve_conj(t: Tracer, self: TensorHandle):
     return t.call_op("clone", (self,), {}) if self.is_conj else self
 
 
-@op("conj_physical", raw=True)
-def conj_physical(t: Tracer, self: TensorHandle):
-    return t._call_aten("conj_physical", (self,), {}) if self.dtype.is_complex else self
+@op("conj_physical", alias=True)
+def conj_physical(b: Builder, self: Node) -> Node:
+    if not self.dtype.is_complex:
+        return self
+    if self.dtype not in pairs.PARTS:
+        return NotImplemented
+    return pairs.joined(b, pairs.conjugate(b, pairs.parts(b, self)), layout.preserved_strides(self.type))
 
 
 @op("resolve_neg", alias=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
+from jit.graph import pairs
+from jit.graph.handles import overlaps_itself
 from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.passes.rewrite import value_rewritten
 from jit.graph.prim_info import info
@@ -185,6 +187,23 @@ def slice_of_slice(b: Builder, node: Node) -> Node | None:
     return b.node("slice", (inner.inputs[0],), attrs, node.type)
 
 
+@rule("reinterpret")
+def part_of_pair(b: Builder, node: Node) -> Node | None:
+    """Parts of complex numbers that were put together from parts, and those that lie in memory as pairs."""
+    how, x = node.attrs["how"], node.inputs[0]
+    if x.dtype not in pairs.PARTS or how not in ("real", "imag", "view_as_real") or overlaps_itself(node.type):
+        return None
+    known = pairs.computed(x)
+    if how == "view_as_real":
+        if x.op == "reinterpret" and x.attrs["how"] == "view_as_complex":
+            return x.inputs[0]
+        own = [s // 2 for s in node.type.strides[:-1]]
+        return pairs.joined(b, pairs.moved_parts(b, x), own).inputs[0] if known else None
+    part = getattr(pairs.moved_parts(b, x) if known else pairs.parts(b, x), "re" if how == "real" else "im")
+    part = b.expand(part, node.type.shape)
+    return part if part.type == node.type else b.clone(part, node.type.strides)
+
+
 @rule("slice")
 def slice_of_cat(b: Builder, node: Node) -> Node | None:
     """A slice that is exactly one of the parts."""
@@ -195,7 +214,7 @@ def slice_of_cat(b: Builder, node: Node) -> Node | None:
     for part in inner.inputs:
         size = part.shape[a["dim"]]
         if same_ints((start, size), (a["start"], a["length"])):
-            return part
+            return part if part.type == node.type or overlaps_itself(node.type) else b.clone(part, node.type.strides)
         start = start + size
     return None
 
