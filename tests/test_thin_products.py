@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from codegen_graphs import moved
 from graph_harness import clone_inputs, trace
 from thin_programs import PROGRAMS
@@ -25,7 +26,8 @@ from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEVERAL = ["int8", "int8_factor_behind", "int4_stacked", "int4_in_halves", "int4_signed", "two_bits", "gated"]
 FOLDED = ["int4_stacked", "int4_in_halves", "int4_in_words", "two_bits", "uint8_with_zeros"]
-ONE_KERNEL = sorted(set(PROGRAMS) - {"of_a_norm"})
+NORMS = ["of_a_norm", "of_a_norm_with_weight"]  # one kernel on GPUs alone
+ONE_KERNEL = sorted(set(PROGRAMS) - set(NORMS))
 HALVES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
@@ -170,6 +172,28 @@ def test_for_a_gpu(name):
         kernels, *_ = gpu_kernels(name, dtype=torch.bfloat16, **sizes)
         kind = "outer" if name == "int8_by_columns" else "thin"  # columns alone are what other reductions are
         assert kind in [tiling.tile(k).kind for k in kernels] and compile_triton(kernels)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_in_front_of_products(name):
+    """Whose sums the product's kernel takes: of one vector that nothing else reads, and that is not too long."""
+    assert len(gpu_kernels(name, dtype=torch.bfloat16, k=2048, n=512)[0]) == 1
+    assert len(gpu_kernels(name, dtype=torch.bfloat16, k=2048, n=512, rows=3)[0]) > 1
+    assert len(gpu_kernels(name, dtype=torch.bfloat16, k=16384, n=64)[0]) > 1
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_norm_that_is_wanted_too(wanted):
+    def fn(x, w):
+        y = F.rms_norm(x, (x.shape[-1],))
+        z = F.linear(y, w.to(x.dtype))
+        return (z, y) if wanted else z
+
+    x, w = torch.randn(1, 2048, dtype=torch.bfloat16), torch.randint(-9, 9, (512, 2048), dtype=torch.int8)
+    graph = run_passes(moved(run_passes(trace(fn, x, w)[0], STANDARD), DEVICE), SCHEDULED)
+    planner = Planner(graph, Options())
+    planner.schedule()
+    assert len(planner.launches) == 1 + wanted
 
 
 @pytest.mark.parametrize("name", SEVERAL)

@@ -130,6 +130,17 @@ def of_a_norm(k, n, dtype):
 
 
 @program
+def of_a_norm_with_weight(k, n, dtype):
+    def fn(x, g, w, s):
+        wide = x.float()
+        y = g * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+        return F.linear(y, w.to(x.dtype) * s) + F.linear(y, w.to(x.dtype)) * 0.01
+
+    return fn, (_vector(k, dtype), _factors(k, dtype=dtype), _bytes(n, k, dtype=torch.int8),
+                _factors(n, 1, dtype=dtype))
+
+
+@program
 def low_rank_added(k, n, dtype):
     return (lambda x, w, a, b: x @ (w + a * b).t()), (
         _vector(k, dtype), _factors(n, k, dtype=dtype), _factors(n, 1, dtype=dtype), _factors(1, k, dtype=dtype))

@@ -128,6 +128,7 @@ class Backend:
     libraries: tuple = ()  # whose switches in ``torch.backends`` its operators obey
     # Which products with a vector are sums in kernels: "made", those of a matrix that kernels make, "all", None.
     sums_products: str | None = None
+    norms_in_products = False  # sums over the vector are taken along, for each row, with no kernel in front
     most_vectors = most_half_vectors = 1  # in such a product, and of half types
     sure_templates = False  # templates may be used without timing
     products_flat = False  # ``linear`` as a matrix product on views, which is cheaper to call

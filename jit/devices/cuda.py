@@ -172,7 +172,7 @@ class Cuda(Backend):
         return 2 * self.architecture().processors
 
     sums_products, most_vectors, most_half_vectors = "all", 4, 16
-    sure_templates = True
+    sure_templates = norms_in_products = True
     launches_side_by_side = True
     products_flat = convolves = convolves_backwards = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes

@@ -419,6 +419,9 @@ def thin(tiling: Tiling, arch: devices.Architecture) -> Config:
         x, elements, warps, stages = 1, 2048, 1, 1
         while warps < 8 and columns * warps < 8 * arch.processors:
             elements, warps = elements * 2, warps * 2
+    elif vectors == 1 and sum("@x" not in tiling.kernel.along(s) and tiling.kernel.is_element(s) for s in loads) > 1:
+        x, elements, warps, stages = 2, 4096, 8, 1  # the vector is computed, for two rows
+        x = 1 if columns < 4 * arch.processors else x
     else:
         x, elements, warps, stages = 1, 4096, 4, 1
     x = x if units else min(x, next_power_of_two(columns))
