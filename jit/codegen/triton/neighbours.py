@@ -107,9 +107,13 @@ def neighbours(kernel: Kernel, most: int) -> list[Kernel]:
     steps = [dims.coefficient(s.index, inner.name) for s in accessed]
     strided = any(type(c) is int and abs(c) > 1 for c in steps)
     narrowest = min(kernel.buffer_of[s.buffer].dtype.itemsize for s in accessed)
+    # Bytes from a point's results to the next one's, where they lie side by side: threads write vectors without gaps.
+    written = max(c * kernel.buffer_of[s.buffer].dtype.itemsize if type(c) is int and s.stored else 0
+                  for c, s in zip(steps, accessed))
+    written = written if written <= BYTES else 0
     for count in LENGTHS:
-        if (count * narrowest > BYTES or inner.extent % count or inner.extent < 2 * count
-                or points < count * FEWEST_POINTS and count > 2):
+        if (count * narrowest > BYTES or count > 2 and count * written > BYTES or inner.extent % count
+                or inner.extent < 2 * count or points < count * FEWEST_POINTS and count > 2):
             continue
         made = unrolling.several_results(kernel, inner.name, count)
         if made is None or len(made.body) > most or cost(made, count) >= LEAST_SAVED * count * own:

@@ -326,7 +326,7 @@ def _counts_out_places(kernel: Kernel) -> bool:
     """Whether a kernel over one range finds, for each element by itself and with several divisions, where it lies: not
     where the elements of a vector lie side by side."""
     reads = [s for s in kernel.body if s.loaded and "@x" in s.symbols]
-    apart = [s for s in reads if not _in_vectors(s.index)]
+    apart = [s for s in reads if not in_vectors(s.index)]
     return len(apart) * 2 > len(reads) and len({a for s in apart for a in _quotients(s.index)}) >= MANY_DIVISIONS
 
 
@@ -339,7 +339,7 @@ def _quotients(e: IntExpr) -> set:
     return divided.union(*(_quotients(v) for a in atoms for v in (a.a, a.b)))
 
 
-def _in_vectors(index: Dim) -> bool:
+def in_vectors(index: Dim) -> bool:
     """Whether eight neighbours along ``@x`` lie side by side, from a multiple of eight on."""
     def whole(e: IntExpr) -> bool:
         return type(e) is int and e % analysis.VECTOR == 0
