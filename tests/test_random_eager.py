@@ -74,7 +74,8 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-ROUNDED = ("gumbel_softmax", "gumbel_hard", "attention", "distributions", "checkpoint", "module", "autocast")
+ROUNDED = ("gumbel_softmax", "gumbel_hard", "attention", "distributions", "checkpoint", "module", "autocast",
+           "normal_into_few")
 
 
 def run(fn, grad):

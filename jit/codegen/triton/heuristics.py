@@ -224,6 +224,9 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
         and (block <= 8192 or not schedule.pairs) and not _rounds(kernel)):
         if _works_hard(kernel) and block <= 8192:  # an eighth faster than to compute it again
             return Config(r=block, warps=block // 1024)
+        streams = sum(bool(s.loaded) and {"@x", "@r"} <= s.symbols for s in kernel.body)
+        if streams > 1 and block <= 8192:  # what is read again for each pass is twice as much: 0.92 to 0.99 of the time
+            return Config(r=block, warps=8)
         return _in_passes(block, schedule)
     x, least = 1, 1024 if analysis.writes_elements(kernel) else 2048
     while block * x < least and x < 64 and x < n_rows:

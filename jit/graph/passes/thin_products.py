@@ -52,8 +52,8 @@ def _with_one_vector(n: Node) -> bool:
     """Whether a node is a product of one vector with a matrix, and its kernel may take sums over the vector along."""
     if not _interesting(n) or n.attrs["target"] not in ("aten::linear", "aten::mm"):
         return False
-    x, w = n.inputs[:2]
-    return (backend(n.type.device).norms_in_products and _is(dims.product(x.type.shape[:-1]), 1)
+    x, w, *_ = filled(n.attrs["args"], n.inputs)
+    return (x is not w and backend(n.type.device).norms_in_products and _is(dims.product(x.type.shape[:-1]), 1)
             and w.type.rank == 2 and all(type(s) is int for s in w.type.shape) and w.type.numel > x.type.numel
             and {x.type.dtype, w.type.dtype} == {n.type.dtype} and _pays(w, 1, n)
             and x.type.shape[-1] <= scaled_vectors.LONGEST)
