@@ -459,6 +459,8 @@ class Builder(NodeList):
         return self.emit("sort_keys", (x,), {"dim": dim, "start": start, "length": size}, x.type.dtype)
 
     def gather(self, x: Node, dim: int, index: Node) -> Node:
+        if not x.type.rank and not index.type.rank:
+            return self.reshape(self.gather(self.unsqueeze(x, 0), 0, self.unsqueeze(index, 0)), ())
         return self.emit("gather", (x, index), {"dim": dim})
 
     def index(self, x: Node, dims: Sequence[int], indices: Sequence[Node], wrap: bool = True) -> Node:
@@ -474,6 +476,9 @@ class Builder(NodeList):
 
     def scatter(self, x: Node, dim: int, index: Node, values: Node, combine: str) -> Node:
         """``x`` with ``values`` set, or added, where ``gather`` would read."""
+        if not x.type.rank and not index.type.rank:
+            x, index, values = (self.unsqueeze(n, 0) for n in (x, index, values))
+            return self.reshape(self.scatter(x, 0, index, values, combine), ())
         return self.emit("scatter", (x, values, index), {"dim": dim, "combine": combine})
 
     # library calls

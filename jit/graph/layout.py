@@ -311,7 +311,7 @@ def expand_strides(t: TensorType, shape: Sequence[IntExpr]) -> tuple:
             stride = shape[i + 1] * strides[i + 1]
         if not structurally_equal(size, shape[i]):
             if type(size) is int and size == 1:
-                stride = 0
+                stride = stride if shape[i] == 1 else 0
             elif not size == shape[i]:
                 raise ShapeError(f"The expanded size of the tensor ({shape[i]}) must match the existing size ({size}) "
                                  f"at non-singleton dimension {i}")

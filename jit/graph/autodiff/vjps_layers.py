@@ -136,7 +136,10 @@ def embedding_bag(b: GradBuilder, out: Node, g: tuple[Node, None, None, None], t
                   by_frequency: bool = False, mode: int = 0, sparse: bool = False, weights: Node | None = None,
                   last_offset: bool = False, padding: int | None = None) -> object:
     """Each row that was read gets its bag's gradient, times its weight or divided by the size of the bag."""
-    padding = -1 if padding is None else padding
+    if padding is None:
+        padding = -1
+    elif padding < 0 and out.attrs["target"] == "aten::embedding_bag":  # a row from the end; else it is none
+        padding = padding + table.type.shape[0]
     if (by_frequency or mode not in (_SUM, _MEAN) or mode == _MEAN and padding >= 0
         or g[0] is None or at.type.rank != 1 or any(v is not None for v in g[1:])):
         return NotImplemented

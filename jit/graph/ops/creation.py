@@ -219,7 +219,9 @@ def eye(b: Builder, n: int, m=None, *, dtype: torch.dtype | None = None, layout:
     device = resolve_device(device, _default_device())
     m = n if m is None else m
     rows, cols = b.iota(n, device=device), b.iota(m, device=device)
-    return b.cast(b.eq(b.unsqueeze(rows, 1), b.unsqueeze(cols, 0)), _dtype_or_default(dtype))
+    result = b.cast(b.eq(b.unsqueeze(rows, 1), b.unsqueeze(cols, 0)), _dtype_or_default(dtype))
+    result.type = result.type.replace(strides=rules.contiguous_strides(result.shape))  # also where there is nothing
+    return result
 
 
 def _triangle(keep: str) -> Callable:

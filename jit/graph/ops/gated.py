@@ -42,16 +42,19 @@ def glu(b: Builder, self: Node, dim: int = -1):
 
 @op("prelu")
 def prelu(b: Builder, self: Node, weight: Node) -> object:
-    if not self.dtype.is_floating_point or weight.dtype is not self.dtype or weight.type.rank > 1 or self.type.rank < 1:
+    if not self.dtype.is_floating_point or weight.dtype is not self.dtype or weight.type.rank > 1:
         return NotImplemented
     if weight.type.rank == 1 and not weight.shape[0] == 1:
+        if not self.type.rank:
+            return NotImplemented  # refused
         channels = self.shape[1] if self.type.rank > 1 else 1
         if not weight.shape[0] == channels:
             raise RuntimeError("Mismatch of parameter numbers and input channel size. Found parameter numbers = "
                                f"{weight.shape[0]} and channel size = {channels}.")
     w = b.opmath(weight)
     if w.type.rank == 1:
-        w = b.reshape(w, (1, w.shape[0]) + (1,) * (self.type.rank - 2) if self.type.rank > 1 else (w.shape[0],))
+        rest = (1,) * (self.type.rank - 2)
+        w = b.reshape(w, (1, w.shape[0], *rest) if self.type.rank > 1 else (w.shape[0],) * self.type.rank)
     x = b.opmath(self)
     y = b.cast(b.where(b.gt(x, 0.0), x, b.mul(w, x)), self.dtype)
     strides = layout.preserved_strides(self.type)

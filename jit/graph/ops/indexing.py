@@ -47,11 +47,14 @@ def _items(index: object) -> list:
     return [index] if whole else list(several(index))
 
 
-def _constant_index(t: Tracer, v: Sequence[int | TensorHandle]) -> TensorHandle:
-    """A list, tuple or range of numbers, or of tensors that are one integer each, as an index tensor."""
+def _constant_index(t: Tracer, v: Sequence[int | TensorHandle], device: torch.device) -> TensorHandle:
+    """A list, tuple or range of numbers, which may change from call to call, or of tensors that are one integer each,
+    as an index tensor."""
     if v and all(isinstance(e, TensorHandle) and e.ndim == 0 and e.dtype in (torch.int64, torch.int32)
                  and e.dtype is v[0].dtype for e in v):
         return t.call_op("stack", (list(v),), {})
+    if any(type(e) is Dim for e in v):
+        return t.call_op("as_tensor", (list(v),), {"device": device})
     return t.constant(torch.tensor(list(v)))
 
 
@@ -92,7 +95,7 @@ class _Split:
     """
 
     def __init__(self, t: Tracer, x: TensorHandle, index: object) -> None:
-        items = [_constant_index(t, v) if isinstance(v, (list, tuple, range)) else v for v in _items(index)]
+        items = [_constant_index(t, v, x.device) if isinstance(v, (list, tuple, range)) else v for v in _items(index)]
         items = _with_positions(t, x, items)
         self.skipped = x.ndim - sum(map(_taken, items))  # by an Ellipsis
         if self.skipped < 0:
