@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(1, str(ROOT))
 
 COMPILERS = ("eager", "torch.compile", "jit")
-MODES = ("default", "reduce-overhead", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def parser(doc: str, seconds: float | None = 1.0) -> argparse.ArgumentParser:

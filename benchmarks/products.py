@@ -2,7 +2,7 @@
 decoding, and large products followed by an activation. For each compiler the time, how many times eager's speed that
 is, and, where the reads of the weight are all that a product has to do, its share of a copy's rate.
 
-    python benchmarks/products.py --compilers eager,torch.compile,jit,jit:max-autotune
+    python benchmarks/products.py --compilers eager,torch.compile:max-autotune-no-cudagraphs,jit,jit:max-autotune
 """
 
 from __future__ import annotations

@@ -10,26 +10,32 @@ from jit.codegen import compile_graph
 from jit.graph.passes.grouped import group_rows
 
 
-def compiled_for_gpu(fn, *args, backward=False):
-    """The compiled graphs of ``fn(*args)`` for a CUDA device, a backward before its forward, of graphs captured on the
-    CPU. Raises where a kernel does not compile."""
+def captured(fn, *args, backward=False, **options):
+    """The graphs for which kernels are made in a call of ``fn(*args)``, compiled with ``options``: a backward before
+    its forward."""
     graphs, real = [], compiling.schedule
 
-    def seen(graph, *rest, **options):
+    def seen(graph, *rest, **more):
         graphs.append(graph)
-        return real(graph, *rest, **options)
+        return real(graph, *rest, **more)
 
     jit.reset()
     compiling.schedule = seen
     try:
-        result = jit.compile(fn)(*args)
+        result = jit.compile(fn, **options)(*args)
         if backward:
             results = result if isinstance(result, tuple) else (result,)
             torch.autograd.backward(results, [torch.ones_like(r) for r in results])
     finally:
         compiling.schedule = real
         jit.reset()
-    return [compile_graph(group_rows(moved(graph, torch.device("cuda", 0)))) for graph in graphs]
+    return graphs
+
+
+def compiled_for_gpu(fn, *args, backward=False):
+    """Graphs that were ``captured`` on the CPU, compiled for a CUDA device. Raises where a kernel does not compile."""
+    device = torch.device("cuda", 0)
+    return [compile_graph(group_rows(moved(graph, device))) for graph in captured(fn, *args, backward=backward)]
 
 
 def library_calls(compiled):

@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from gpu_texts import compiled_for_gpu, library_calls
+from gpu_texts import captured, compiled_for_gpu, library_calls
 
 import jit
 from jit.codegen import compile_graph
-from jit import compiling
 
 INF, NAN = math.inf, math.nan
 VIEWS = {"aten::view_as_real", "aten::view_as_complex", "aten::_conj", "aten::real", "aten::imag"}
@@ -352,20 +351,7 @@ def test_symbolic_sizes(name):
 
 
 def compiled_graphs(fn, *args):
-    graphs, real = [], compiling.schedule
-
-    def seen(graph, *rest, **options):
-        graphs.append(graph)
-        return real(graph, *rest, **options)
-
-    jit.reset()
-    compiling.schedule = seen
-    try:
-        jit.compile(fn, fullgraph=True)(*args)
-    finally:
-        compiling.schedule = real
-        jit.reset()
-    return [compile_graph(graph) for graph in graphs]
+    return [compile_graph(graph) for graph in captured(fn, *args, fullgraph=True)]
 
 
 ONE_KERNEL = {
