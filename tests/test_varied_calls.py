@@ -43,7 +43,7 @@ def test_lists_of_indices_that_change():
     alike(lambda x, i: x[i], [(x, i) for i in (
         ([0, 0, 3], [1, 1, 3], [0, 0, 2]), ([1, 0, 3], [1, 2, 3], [0, 3, 2]), ([2, -1, 3], [1, 2, 0], [0, 3, 2]),
         ([2, 9, 3], [1, 2, 0], [0, 3, 2]), [1, 2], [3, 4, 5], [-1, 0])], gradients=(0,))
-    assert jit.compile_count() - before <= 8  # forward and backward; a list may also be longer
+    assert jit.compile_count() - before <= 10  # of 14 without sharing: forward and backward, lists of other lengths
 
     def put(x, a, b):
         x = x.clone()
