@@ -22,7 +22,7 @@ from jit.graph.passes.few_queries import attend_few_queries
 from jit.graph.passes.long_positions import cut_long_positions
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SWITCHES = "launches_early", "launches_side_by_side", "fuses_few_queries"
+SWITCHES = "launches_side_by_side", "fuses_few_queries"
 DEVICE = torch.device("cuda", 0)
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -176,7 +176,7 @@ def join_launches(p: Planner) -> None:
 def _joins(p: Planner, step: RunKernel) -> bool:
     """Whether several runs of its kernel may be one."""
     kernel = p.launches[step.number]
-    return (devices.backend(step.device).joins_launches and kernel.layout is None and not kernel.steady
+    return (devices.backend(step.device).joins_launches and kernel.layout is None
             and ERROR not in step.arguments
             and (not joins(kernel.device) or target_of(kernel.device).may_join(kernel)))
 

@@ -512,8 +512,7 @@ class Kernel:
     """A loop kernel. ``axes``: the parallel axes, outermost first, the innermost being the fastest-varying of the main
     store; ``raxes``: the reduction axes, outermost first; ``sizes``: the size symbols, passed as int64 in this order;
     ``buffers``: the pointer arguments. ``layout``: a template's way of laying it out (see ``template.Layout``), where
-    that is not left to the emitter; ``steady``: the positions of the buffers that may be read while the kernels in
-    front of this one still run, which do not write them."""
+    that is not left to the emitter."""
 
     name: str
     axes: tuple
@@ -523,7 +522,6 @@ class Kernel:
     body: tuple
     device: str = "cpu"
     layout: Any = None
-    steady: tuple = ()
 
     @functools.cached_property
     def buffer_of(self) -> dict:
@@ -590,8 +588,6 @@ class Kernel:
             facts = [repr(known.get(s)) for s in self.sizes]
         if self.layout is not None:
             facts.append(repr(self.layout))
-        if self.steady:
-            facts.append(repr(self.steady))
         return hashlib.sha256("\n".join([readable(self, "k", names), *facts]).encode()).hexdigest()[:24]
 
 

@@ -30,7 +30,7 @@ from .padding import pad_rows
 from .planned import CallLibrary, RunKernel, RunTogether, Touch
 from .prepare import prepare
 from .refine import refined
-from .side_by_side import lay_side_by_side, let_first_wait
+from .side_by_side import lay_side_by_side
 from .registers import Registers
 from .target import target_of
 from .template import settled
@@ -137,7 +137,6 @@ class Planner:
             self.times += [t] * (len(self.steps) - len(self.times))
         lay_side_by_side(self)
         join_launches(self)
-        let_first_wait(self)
         # ``emit``: arenas by lifetime, slots and registers, the two parts of the plan, frees.
 
     def _take_calls_over(self, schedule: fusion.Schedule) -> None:
@@ -195,22 +194,9 @@ class Planner:
             self._run(kernel, arguments, group.device, t in b.commits)
 
     def _run(self, kernel: Kernel, arguments: tuple, device: torch.device, commits: bool) -> None:
-        if kernel.raxes and kernel.layout is None and devices.of_type(kernel.device).launches_early:
-            kernel = replace(kernel, steady=self._steady(kernel, arguments))
         self.steps.append(RunKernel(len(self.launches), arguments, device, commits))
         self.launches.append(kernel)
         self.launch_keys.append(self.launch_key(kernel, arguments))
-
-    def _steady(self, kernel: Kernel, arguments: tuple) -> tuple[int, ...]:
-        """Which buffers a sum of products may read while kernels in front of it still run: those that no kernel of the
-        plan writes. What ran before the plan has ended when its second kernel starts, since each lets the next one
-        start when it has waited for those before it itself."""
-        if not any(s.combine == "sum" and kernel.definition[s.arg].prim == "mul" for s in kernel.body):
-            return ()
-        written = {id(self.buffers.storages[self.graph.inputs[o.mutates]]) for o in self.graph.outputs
-                   if o.mutates is not None}
-        return tuple(k for k, a in enumerate(arguments)
-                     if a != lower.ERROR and a.kind == "input" and id(a) not in written)
 
     def _settled(self, kernel: Kernel, arguments: tuple, device: torch.device, t: int) -> tuple[Kernel, tuple]:
         """A kernel whose layout suits the addresses of its buffers, and the storages with its scratch memory."""

@@ -8,7 +8,6 @@ side. What each of them computes stays as it is.
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import devices
@@ -54,21 +53,6 @@ def lay_side_by_side(planner: Planner) -> None:
         planner.times.append(last)
 
 
-def let_first_wait(planner: Planner) -> None:
-    """Let the first kernel of a planner read nothing before it has waited: nothing is known of what runs in front."""
-    step = next((s for s in planner.steps if isinstance(s, (RunKernel, RunTogether))), None)
-    if isinstance(step, RunKernel) and planner.launches[step.number].steady:
-        kernel = planner.launches[step.number] = _waiting(planner.launches[step.number])
-        planner.launch_keys[step.number] = planner.launch_key(kernel, step.arguments)
-
-
-def _waiting(kernel: Kernel) -> Kernel:
-    layout = kernel.layout
-    if layout is not None:
-        layout = replace(layout, parts=tuple(map(_waiting, layout.parts)))
-    return replace(kernel, steady=(), layout=layout)
-
-
 def _fits(planner: Planner, others: list[Step], step: Step) -> bool:
     """Whether a kernel neither reads nor writes what the others write, nor writes what they read, and is of their
     kind."""
@@ -78,8 +62,7 @@ def _fits(planner: Planner, others: list[Step], step: Step) -> bool:
     if len(runs) <= len(others) or len(runs) > MOST:
         return False
     kernel, before = planner.launches[step.number], [planner.launches[s.number] for s in runs[:-1]]
-    if (devices.backend(step.device).joins_launches and not kernel.steady
-            and any(k.key == kernel.key for k in before)):
+    if devices.backend(step.device).joins_launches and any(k.key == kernel.key for k in before):
         return False  # left to ``joining``
     read, written = _accessed(planner, runs[-1])
     for other in runs[:-1]:
@@ -107,14 +90,13 @@ def _hold(steps: list[RunKernel], first: int, last: int) -> None:
 
 
 def _together(kernels: list[Kernel]) -> Kernel:
-    buffers, steady, names = [], [], []
+    buffers, names = [], []
     for i, k in enumerate(kernels):
-        steady += [len(buffers) + p for p in k.steady]
         names.append(tuple(f"k{i}_{b.name}" for b in k.buffers))
         buffers += [Buffer(n, b.dtype, b.role) for n, b in zip(names[-1], k.buffers)]
     first = kernels[0]
     layout = importlib.import_module(_module(first.device)).SideBySide(tuple(kernels), tuple(names))
-    return Kernel(first.name, (), (), tuple(buffers), (), (), first.device, layout, tuple(steady))
+    return Kernel(first.name, (), (), tuple(buffers), (), (), first.device, layout)
 
 
 def _module(device: str) -> str:

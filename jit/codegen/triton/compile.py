@@ -6,6 +6,7 @@ Each distinct text is built once, by other processes (``workers.py``).
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,11 +75,11 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
 def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
                   joined: Mapping[str, int] = MappingProxyType({})) -> dict:
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
-    jobs, found, early = {}, {}, devices.of_type("cuda").launches_early and capability >= worker.CAPABILITY
+    jobs, found = {}, {}
     for name, s in sources.items():
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,
-                   stages=s.stages, early=early, **({"scratch": s.scratch} if s.scratch else {}),
+                   stages=s.stages, early=_early(s, capability), **({"scratch": s.scratch} if s.scratch else {}),
                    **({"fused": True} if s.fused else {}), **({"maxnreg": s.registers} if s.registers else {}),
                    **({"joined": joined[name]} if name in joined else {}))
         key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
@@ -100,8 +101,14 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
     if wrong:
         raise CompileError(f"Triton could not compile a generated kernel: {wrong[1]}\n{jobs[wrong[0]]['text']}")
     return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s,
-                        early, worker.places(len(s.arguments), joined[n])[0] if n in joined else 0)
+                        _early(s, capability), worker.places(len(s.arguments), joined[n])[0] if n in joined else 0)
             for n, (s, key) in sources.items()}
+
+
+def _early(source: Source, capability: int) -> bool:
+    """Whether a kernel waits itself for what runs in front of it."""
+    most = devices.of_type("cuda").launches_early
+    return capability >= worker.CAPABILITY and (most == math.inf or type(source.grid) is int and source.grid <= most)
 
 
 def _triton_version() -> str:

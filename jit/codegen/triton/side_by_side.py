@@ -13,7 +13,6 @@ from . import analysis
 from .emit import Source, emit
 from .tiling import thin, simplify
 
-WAIT = "\n    _await_kernels()\n"  # see ``worker.early``
 SMALL = 1 << 16  # points of a kernel that takes no longer than its launch
 
 
@@ -55,11 +54,10 @@ class SideBySide(Layout):
         for part, names in zip(self.parts, self.names):
             own = None if aligned is None else {b.name for b, n in zip(part.buffers, names) if n in aligned}
             sources.append(emit(part, aligned=own, interpret=interpret))
-        waits = any(WAIT in s.text for s in sources)
         text, calls, arguments, divisible, first = [], [], [], [], 0
         for i, s in enumerate(sources):
             own = [f"k{i}_b{k}" for k in range(len(s.arguments))]
-            text.append(_part(s, i, waits))
+            text.append(_part(s, i))
             calls += [f"    {'el' if i else ''}if program < {first + s.grid}:" if i < len(sources) - 1 else "    else:",
                       f"        part_{i}({', '.join([f'program - {first}' if first else 'program', *own])})"]
             divisible += [len(arguments) + p for p in s.divisible]
@@ -73,10 +71,8 @@ class SideBySide(Layout):
                       fused=all(s.fused for s in sources))
 
 
-def _part(s: Source, i: int, waits: bool) -> str:
-    """The text of a kernel as a function that is given the program's number. ``waits``: it has to wait for the kernels
-    in front of it."""
+def _part(s: Source, i: int) -> str:
+    """The text of a kernel as a function that is given the program's number."""
     text = s.text.replace("tl.program_id(0)", "program")
     head = re.compile(rf"^def {s.function}\((.*)\):\n", re.MULTILINE)
-    wait = WAIT[1:] if waits and WAIT not in text else ""
-    return head.sub(lambda m: f"def part_{i}(program, {m[1]}):\n{wait}", text, count=1) + "\n"
+    return head.sub(lambda m: f"def part_{i}(program, {m[1]}):\n", text, count=1) + "\n"

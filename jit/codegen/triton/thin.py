@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from .tiling import Tiling
 
 
-# See ``worker.early``.
-ops.helper("_await_kernels", """
-@triton.jit
-def _await_kernels():
-    tl.inline_asm_elementwise("griddepcontrol.wait; griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32,
-        is_pure=False, pack=1)
-""")
-
 # The names in a text that it gives itself; strings are left alone.
 _OWN = re.compile(r'"[^"]*"|\b(?:v\d+\w*|[xyrst](?:_\w+)?|rest)\b')
 
@@ -112,7 +104,7 @@ class ThinEmitter(InterleavedEmitter):
         own = set().union(*(t.inner for t in self.sums.values()))
         if self.units:
             own |= self._turned(own)
-        later, ahead = set(), self._fetch(own)
+        later: set = set()
         for s in kernel.body:
             if not kernel.is_element(s) and not s.reduces:
                 if any(n in later or n in self.sums for n in s.uses):
@@ -122,7 +114,7 @@ class ThinEmitter(InterleavedEmitter):
         for s in sums:
             shape = [self.block["y"], self.block["x"]] if self.units else self.folds.shape(s)
             self.line(f"{self.names[s.dst]}_sum = tl.zeros({shape}, tl.float32)")
-        elements = [s for s in kernel.body if kernel.is_element(s) and s.dst not in own | ahead]
+        elements = [s for s in kernel.body if kernel.is_element(s) and s.dst not in own]
         inside = self._walked()[-1:] if self.folds.parts and self.folds.walked else []
         with _Nest(self, [n for n in self.row if n not in inside], innermost=not inside):
             for s in elements:
@@ -140,6 +132,7 @@ class ThinEmitter(InterleavedEmitter):
                     else:
                         for t in self.sums[s.dst].terms:
                             self._add(s, t)
+        self._put_together(sums)
         for s in sums:
             self._finish(s)
         return later
@@ -164,28 +157,6 @@ class ThinEmitter(InterleavedEmitter):
             for s in sums:
                 text = f"again_{self.names[s.dst]}"
                 self.line(f"{self.names[s.dst]} = " + (f"tl.reshape({text}, {shape})" if set(shape) > {1} else text))
-
-    def _fetch(self, own: set) -> set:
-        """Load what may be read before the kernels in front of this one have ended, wait for these, and give the names
-        of what was loaded: whole rows, where a block holds them, but what the sum loads as its ``own``."""
-        kernel, found = self.kernel, set()
-        able = worker.CAPABILITY <= devices.of_type("cuda").architecture().capability
-        if self.interpret or not able or any(type(e) is not int or e > self.block[n]
-                                             for n, e in self.extents.items() if n in self.row):
-            return found
-        steady, places = {kernel.buffers[k].name for k in kernel.steady}, set(map("@{}".format, self.extents))
-        for s in kernel.body:
-            if (s.loaded in steady and s.dst not in own and kernel.is_element(s) and s.symbols <= places
-                and s.mask is None):
-                if not found:
-                    for n in self.row:
-                        self._place(n, "0")
-                self.statement(s)
-                found.add(s.dst)
-        if found:
-            context = ops.Context(torch.int32, (), helpers=self.helpers)
-            self.line(f"{context.helper('_await_kernels')}()")
-        return found
 
     def statement(self, s: Statement) -> None:
         if not (s.prim and self._of_bytes(s)):
@@ -318,14 +289,35 @@ class ThinEmitter(InterleavedEmitter):
             text = f"tl.where({' & '.join(masked)}, {text}, 0)"
         return f"({text}){'.to(tl.float32)' if self.interpret else ''}.to({dtype})"
 
+    def _put_together(self, sums: list[Reduce]) -> None:
+        """Add up what the threads have, of sums whose blocks are alike together: each time alone, warps would wait for
+        each other as often as there are sums."""
+        alike: dict = {}
+        for s in [] if self.units else sums:
+            alike.setdefault(tuple(self.folds.shape(s)), []).append(f"{self.names[s.dst]}_sum")
+        for names in alike.values():
+            for n in reversed(self.dimensions):
+                if n not in ROW:
+                    continue
+                at = self.dimensions.index(n)
+                if len(names) == 1 or self.interpret:
+                    for name in names:
+                        self.line(f"{name} = tl.sum({name}, {at})")
+                else:
+                    self.line(f"{', '.join(names)} = tl.reduce(({', '.join(names)}), {at}, {self._adds(len(names))})")
+
+    def _adds(self, count: int) -> str:
+        """The name of a helper that adds so many numbers to as many."""
+        name, (a, b) = f"_{count}_sums", ([f"{side}{k}" for k in range(count)] for side in "ab")
+        self.helpers[name] = (f"@triton.jit\ndef {name}({', '.join(a + b)}):\n    return "
+                              f"{', '.join(f'{x} + {y}' for x, y in zip(a, b))}\n")
+        return name
+
     def _finish(self, s: Reduce) -> None:
         text = f"{self.names[s.dst]}_sum"
         if self.units:
             text += f"[:, :{', None' * (len(self.dimensions) - 2)}]"
         else:
-            for n in reversed(self.dimensions):
-                if n in ROW:
-                    text = f"tl.sum({text}, {self.dimensions.index(n)})"
             kept = [n for n in self.dimensions if n not in ROW]
             if kept:
                 text += f"[{', '.join('None' if n in ROW else ':' for n in self.dimensions)}]"

@@ -49,10 +49,7 @@ def triton() -> tuple:
 def early(ptx: str) -> str:
     """A kernel's text that may be launched before the kernel in front of it has ended: it waits for the memory of all
     before it, and then lets the one behind it be launched. So launches take place while other kernels run, and what a
-    kernel reads before it waits, only the kernel right in front of it could still write. One that says itself where it
-    waits is left as it is."""
-    if WAIT in ptx:
-        return ptx
+    kernel reads before it waits, only the kernel right in front of it could still write."""
     at = _BODY.search(ptx)
     if at is None or len(_ENTRY.findall(ptx)) != 1:
         raise RuntimeError("the PTX of a kernel is not in the form that is known")
