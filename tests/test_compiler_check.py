@@ -3,6 +3,7 @@ the emitter asks for."""
 
 import dataclasses
 import json
+import platform
 
 import pytest
 import torch
@@ -33,6 +34,29 @@ def test_wrong_results_and_deaths_are_found(monkeypatch):
     tried = [good[0], wrong, good[1], dead, good[3], wrong, good[4]]
     monkeypatch.setattr(compiler_check, "probes", lambda: tried)
     assert compiler_check.failures(toolchain.compiler(), toolchain.flags()) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("vendor, family, halved", [("AuthenticAMD", "25", True), ("AuthenticAMD", "26", False),
+                                                    ("GenuineIntel", "6", False), ("", "", False)])
+def test_vectors_of_streaming_kernels(monkeypatch, vendor, family, halved):
+    """Half as wide where the processor does the widest in two halves; other kernels have the widest there are."""
+    monkeypatch.setattr(toolchain, "cpu_facts", lambda: {"vendor_id": vendor, "cpu family": family})
+    monkeypatch.setattr(toolchain, "flags", toolchain.flags.__wrapped__)
+    flags = toolchain.flags()
+    assert any("width=256" in f for f in flags) is (halved and platform.machine() == "x86_64")
+    assert any("width=512" in f for f in flags) is (platform.machine() == "x86_64")
+    kernels = []
+    for prims in (["neg"], ["exp", "tanh", "erf"]):
+        b = loops.KernelBuilder()
+        i, r = b.axis(100), b.axis(4096, "r")
+        x, y = b.buffer(torch.float32), b.buffer(torch.float32, "out")
+        value = b.load(x, i * 4096 + r)
+        for prim in prims:
+            value = b.compute(prim, value, dtype=torch.float32)
+        b.store(y, i, b.reduce("sum", value, torch.float32))
+        kernels.append(b.finish(prims[0]))
+    cheap, other = (emit([loops.verify(k)]) for k in kernels)
+    assert "STREAMS PART" in cheap and "STREAMS PART" not in other
 
 
 def test_probes_can_fail():

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SERIAL_WORK = 60_000  # below this many cost units (about 15 microseconds) a kernel runs in the calling thread
 BLOCK = 1024  # vector positions per block in column mode
 STACK_BYTES = 16 << 10  # kept values up to this size live on the stack
+STREAMS_COST = 26  # quarters of cost units of an element up to which a sum waits for its reads
 COOPERATE_WORK = 1 << 18  # cost units of a row from which threads share one row
 
 values = Handlers("the text of values in C++", loops.Value)
@@ -175,8 +176,9 @@ class KernelText(Strips):
         return render(e, "c", {**self.names, **known, **names}) if type(e) is not int else str(e)
 
     def text(self) -> str:
-        with self.braces(f"PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end, int "
-                         "thread, int threads, char* shared)"):
+        streams = "STREAMS " if self.kernel.raxes and self.cost <= STREAMS_COST else ""
+        with self.braces(f"{streams}PART {self.name}_part(void** ptrs, const int64_t* ints, int64_t begin, int64_t end,"
+                         " int thread, int threads, char* shared)"):
             self._arguments()
             self._rows()
             if self.streamed:

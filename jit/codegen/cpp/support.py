@@ -31,6 +31,10 @@ operation that is rounded once, whatever -ffp-contract says. */
 /* A value of which the compiler knows nothing. */
 static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }
 #define PART static __attribute__((noinline)) void
+/* A kernel that does little with what it reads: see toolchain.py. */
+#ifndef STREAMS
+#define STREAMS
+#endif
 """
 
 SCRATCH = """\
