@@ -213,8 +213,19 @@ INDEX_MODE = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemT
 FLEX_ATTENTION = ("torch._higher_order_ops.flex_attention", "FlexAttentionHOP.__call__")
 FLEX_MATRIX, FLEX_LISTS = (("torch.nn.attention.flex_attention", name)
                            for name in ("_ordered_to_dense", "_dense_to_ordered"))
-# Modules whose functions are a break.
-TRANSFORMS = frozenset(("torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.vmap"))
+# The transforms of torch.func are PyTorch's own Python code, which is followed; these are what it rests on, and what in
+# it is done otherwise. The names of functions of its modules:
+TRANSFORMS, MAPS = "torch._functorch.eager_transforms", "torch._functorch.vmap"
+MAPS_BELOW = "torch._functorch.predispatch"
+_WITHOUT = "transforms of torch.func are a break"
+map_begins, map_ends, map_enters, map_leaves, is_mapped = (
+    optional(f"_C._functorch.{name}", "a step of torch.vmap, which is followed", _WITHOUT)
+    for name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_add_batch_dim", "_remove_batch_dim",
+                 "is_batchedtensor"))
+grad_begins, grad_ends, grad_enters, grad_leaves, may_require_grad, lets_require_grad = (
+    optional(f"_C._functorch.{name}", "a step of torch.func.grad, which is followed", _WITHOUT)
+    for name in ("_grad_increment_nesting", "_grad_decrement_nesting", "_wrap_for_grad", "_unwrap_for_grad",
+                 "get_inplace_requires_grad_allowed", "set_inplace_requires_grad_allowed"))
 
 # Class and module names of Python code in PyTorch that is known by where it stands; elsewhere it is followed like other
 # code.
@@ -222,6 +233,12 @@ TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
 TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 # Modules whose Python functions only compute on their tensor arguments.
 PYTHON_OPERATIONS = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))
+
+
+def hookless_code() -> types.CodeType | None:
+    """The code around transforms of torch.func that refuses hooks on saved tensors, or None; without it they are a
+    break."""
+    return getattr(torch.func.vjp.__globals__.get("_vjp_with_argnums"), "__code__", None)
 
 
 def mapped_code() -> types.CodeType | None:

@@ -64,11 +64,6 @@ class Calls:
             if fn.code.co_qualname == torch_private.TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
                 # What torch.compile, once used, hides of PyTorch from itself.
                 return dict(zip(fn.code.co_freevars, fn.cells(self.s)))["fn"].get(self.s).call(self.s, args, kwargs)
-            if fn.globals.get("__name__") in torch_private.TRANSFORMS:
-                raise Unsupported(f"{real.__qualname__}, a transform of torch.func",
-                    "it runs in eager; compile the function that it transforms, or write the gradient with "
-                    "torch.autograd",
-                                  kind="functorch")
             if (real.__module__ and real.__module__.startswith("torch")
                 and self.s.tracer.supports(real)
                 and any(v.holds_tensor() for v in (*args, *kwargs.values()))):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Unsupported
 from . import tracked_state
+from .source import Item
 from .states.grad_mode import GRAD_MODE
 from .values import batched
 from .values.base import Value
@@ -78,5 +79,27 @@ class Effects:
     def to_replay(self) -> list[tuple]:
         """(function, values) of what is left to do after the graph: of the switches only what they are in the end; last
         the real generators are put where they have come to."""
-        left = tracked_state.reduced(self.s, self.log)
+        left = tracked_state.reduced(self.s, _last_entries(self.s, self.log))
         return [*(e[:2] for e in left), *(g.settle() for g in self.s.real_generators if g.moved)]
+
+
+def _last_entries(s: Session, log: list[Effect]) -> list[Effect]:
+    """A log without what the entries of dicts are set to in between, as parameters of modules are for a call: of each
+    the last value, and none where that is what is there already. Only of entries that there are, since others get
+    their place by being set first, and up to what else is done to a dict."""
+    dropped: set[int] = set()
+    last: dict[int, dict] = {}  # id of a dict -> key -> number in the log
+    for n, (fn, args, _) in enumerate(log):
+        touched = args[0] if args else None
+        obj = getattr(touched, "obj", None)
+        if fn is not dict.__setitem__ or type(obj) is not dict or not args[1].is_const() or (
+                args[1].const(s) not in obj):
+            last.clear()  # it may look at any of them
+            continue
+        found, key = last.setdefault(id(obj), {}), args[1].const(s)
+        if key in found:
+            dropped.add(found[key])
+        found[key] = n
+        if touched.source is not None and args[2].source == Item(touched.source, key):
+            dropped.add(n)
+    return [e for n, e in enumerate(log) if n not in dropped]

@@ -76,6 +76,7 @@ class Session(Makers):
         self.recording = Recording(self)
         self.calls = Calls(self)
         self.maps: tuple = ()
+        self.levels: tuple = ()
         self.scalars_index: tuple = ()
         self.steps = 0
         self.guesses, self.unsteady, self.assumption = (), None, None

@@ -61,7 +61,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
                                   "give it one", kind="autograd")
             seeds.append(b.clone(b.scalar(1.0, root.dtype, root.device)))
         elif (not same_ints(t.type.shape, root.type.shape) or t.type.dtype is not root.type.dtype
-              or t.type.device != root.type.device or t.requires_grad and create):
+              or t.type.device != root.type.device):
             raise Unsupported("backward() with a gradient of another shape or dtype", kind="autograd")
         else:
             seeds.append(t.node if same_ints(t.type.strides, layout.preserved_strides(root.type))
@@ -77,7 +77,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     if way & tracer.spent:
         raise Unsupported("backward() through a graph that was freed", kind="autograd")
     if any(n.op == "gradient" for n in way):
-        nodes, new = _expanded(tracer)
+        nodes, new = expanded(tracer)
         way = passed([new[n] for n in ends], carrying(nodes, {new[n] for n in sources}))
         found = [h for h in wrt if new[h.node] in way]
     else:
@@ -94,7 +94,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     nodes = [b.node("getitem", (call,), {"index": k}, t) for k, t in enumerate(types)]
     carried = set()
     if create:
-        made, new = _expanded(tracer)
+        made, new = expanded(tracer)
         carries = carrying(made, {new[h.node] for h in leaves(tracer)})
         carried = {n for n in nodes if new[n] in carries}
     for h, node in zip(found, nodes):
@@ -103,7 +103,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     return [results.get(id(h)) for h in wrt]
 
 
-def _expanded(tracer: Tracer) -> tuple:
+def expanded(tracer: Tracer) -> tuple:
     """The nodes so far with operations in the place of gradients, and a mapping from the nodes to them: which gradient
     depends on what."""
     from jit.graph.autodiff.inner import expanded_nodes  # late: autodiff's tables fill when they are first needed
@@ -132,3 +132,18 @@ def is_spent(tracer: Tracer, handle: TensorHandle) -> bool:
             seen.add(n)
             stack.extend(n.inputs)
     return False
+
+
+def outer(tracer: Tracer, handle: TensorHandle, leaves_left: tuple, tracked: bool) -> TensorHandle:
+    """A tensor as it is seen outside of a transform that has made tensors require grad: it does so itself if it hangs
+    on an input, or on one of the ``leaves_left``, and only where autograd is on there (``tracked``)."""
+    if not handle.requires_grad:
+        return handle
+    sources = [h for h in (*tracer.inputs, *leaves_left) if h.requires_grad] if tracked else []
+    carried = False
+    if sources:
+        made, new = expanded(tracer)
+        carried = new[handle.node] in carrying(made, {new[h.node] for h in sources})
+    if carried:
+        return handle
+    return tracer.fresh(tracer.builder.detach(handle.node))

@@ -198,6 +198,8 @@ def _gate(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype
 
 prim("autograd_function", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``functions``
 prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``backward``
+prim("mapped", "gradient", lambda n, a: n.name, in_kernels=False, saves=NOTHING)  # see ``maps``, and the next one
+prim("collected", "gradient", lambda n, a: n.name, in_kernels=False, saves=NOTHING)
 
 
 @prim("clone", "copy", lambda n, a: f"{a[0]}.clone()", library=lambda n, a: ("aten::clone", "", a), cost=MOVE,

@@ -82,6 +82,7 @@ class Tracer:
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad = self.inner_leaf = False
+        self.written_before = 0  # memory with a version below this must not be written: it is from outside of a map
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
@@ -578,6 +579,9 @@ class Tracer:
         chain."""
         b = self.builder
         base = target.base
+        if base.version < self.written_before:
+            raise Unsupported("a tensor from outside of torch.vmap is changed in place inside",
+                              "change a clone() of it", kind="functorch")
         # Eager allows some; they change elements that the view does not show, or one element several times.
         if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):

@@ -218,7 +218,7 @@ def rows(tiling: Tiling, arch: devices.Architecture) -> Config:
     if schedule.pairs and not single and 16384 <= block <= 32768 and 4 * width < 3 * block and held <= itemsize:
         return Config(r=block, warps=16, evict=evict)  # 28000 columns are a third slower so, and 20000 in a loop
     if block > (8192 if single else 16384 if scan else _on_chip(kernel, held, itemsize, arch)) or (
-            block * held > arch.registers // 4):
+            block * held > arch.registers // 4) or block > 16384 and _rounds(kernel):
         return _long_rows(kernel, width, n_rows, evict, arch)
     if block >= 16384 and 4 * width < 3 * block and not single and not scan and analysis.writes_elements(kernel):
         return _long_rows(kernel, width, n_rows, evict, arch)

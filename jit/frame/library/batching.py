@@ -1,4 +1,4 @@
-"""``torch.vmap`` of elementwise functions; what is recorded is in ``values.batched``."""
+"""``torch.vmap``: see ``transforms``, and, for elementwise functions under an index mode, ``values.batched``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import torch_private
+from ..states.index_modes import modes
 from ..tables import on_code, on_function
 from ..values import batched
 from ..values.containers import TupleValue
@@ -29,7 +30,10 @@ def check_randomness(s: Session, args: list[Value], kwargs: dict[str, Value]) ->
 
 @on_code(torch_private.mapped_code())
 def mapped(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A call of what ``torch.vmap`` returned."""
+    """A call of what ``torch.vmap`` returned. Under an index mode, where mapped scalars may index tensors, the
+    function's operations are lined up as they come."""
+    if not modes(s):
+        return s.inline(fn, args, kwargs)
     given = {name: cell.get(s) for name, cell in zip(fn.code.co_freevars, fn.cells(s))}
     axes, out, chunk = (given[name] for name in ("in_dims", "out_dims", "chunk_size"))
     if kwargs or not all(v.is_const() for v in (axes, out, chunk)) or out.const(s) != 0 or chunk.const(s) is not None:

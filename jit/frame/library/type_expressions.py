@@ -45,7 +45,7 @@ def subscript(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @new_value(types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None]))
 def known(s: Session, made: object) -> Value:
     """A type expression is immutable, and so may be the one that was made while capturing."""
-    return s.wrap(made, Const(made, repr(made)))
+    return s.wrap(made, Const(made, repr(made), owned=True))
 
 
 for _cls in [c for c in vars(typing).values() if isinstance(c, type) and c.__module__ == "typing"]:
@@ -56,3 +56,15 @@ for _cls in [c for c in vars(typing).values() if isinstance(c, type) and c.__mod
         _found = getattr(_found, "__func__", _found)
         if isinstance(_found, types.FunctionType):
             on_function(_found)(subscript)
+
+
+def _either(s: Session, left: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``left | right``."""
+    try:
+        return known(s, plain(s, left) | plain(s, args[0]))
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+
+
+for _cls in (types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None])):
+    on_method((_cls, "__or__"))(_either)

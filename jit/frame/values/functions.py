@@ -483,7 +483,8 @@ class ClassValue(ObjectValue):
     def getitem(self, s: Session, key: Value) -> Value:
         if isinstance(key, Value) and key.is_const():
             return s.fold(lambda k: self.obj[k], [key], {})
-        if self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
+        made_in_c = type(vars(self.obj).get("__class_getitem__")) is types.ClassMethodDescriptorType
+        if made_in_c or self.obj.__module__ == "collections.abc" and hasattr(self.obj, "__class_getitem__"):
             return tables.methods[type, "__class_getitem__"](s, self, [key], {})
         return super().getitem(s, key)
 

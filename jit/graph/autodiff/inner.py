@@ -1,5 +1,5 @@
-"""Gradients that the program itself asks for: each ``gradient`` node of a graph becomes the operations that compute
-it."""
+"""Gradients and maps that the program itself asks for: each ``gradient`` node of a graph becomes the operations that
+compute it, and each ``collected`` node those of all slices (``maps``), in program order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jit.graph.autodiff.reverse import Sweep
 from jit.graph.functions import computed
 from jit.graph.gradient_paths import carrying, parts, passed
 from jit.graph.ir import Graph, Node, same_ints
+from jit.graph.maps import Batch, without_slices
 from jit.graph.prim_info import info
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def expand_gradients(graph: Graph) -> Graph:
     Raises:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
-    return _Inner(graph).run()
+    made = _Inner(graph).run()
+    made.nodes[:] = without_slices(made.nodes)
+    return made
 
 
 def expanded_nodes(graph: Graph) -> tuple:
@@ -36,6 +39,7 @@ def expanded_nodes(graph: Graph) -> tuple:
 class _Inner(Sweep):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
+        self.maps: dict[int, Batch] = {}
         self.trained: set = set()  # nodes through which gradients flow
         for n in graph.nodes:
             if n.op == "gradient":
@@ -45,6 +49,12 @@ class _Inner(Sweep):
     def visit(self, n: Node) -> Node:
         if n.op == "gradient":
             return self.gradients(n)
+        if n.op == "collected":
+            level = n.attrs["level"]
+            batch = self.maps.setdefault(level, Batch(self.b, level, n.attrs["size"]))
+            self.b.loc = n.loc
+            made = batch.collected(self.new[n.inputs[0]])
+            return self.laid_out(made, n.type) if n.attrs["settled"] else made
         inputs = self.operands(n)
         made = self.training_form(n, inputs) if n in self.trained and n.op == "aten_call" else None
         return self.keep(n, inputs) if made is None else made

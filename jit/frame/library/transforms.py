@@ -1,0 +1,259 @@
+"""``torch.func``: grad, vjp, jvp, vmap and what is made of them, by PyTorch's own Python code, which is followed as any
+other. Here is what it rests on: a gradient inside a transform is one that the program asks for (``library.backward``),
+and what a map does to a tensor are nodes of the graph (``graph.maps``). Forward mode is the gradient of a gradient: that
+of ``vjp`` with respect to what it is given.
+
+No break happens inside of a transform: it takes place where the transform is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ... import torch_private
+from ...errors import Unsupported
+from ...graph import backward, maps
+from ...graph.handles import next_version
+from ...graph.prim_info import info
+from ...graph.prims import base_of
+from ..tables import on_call, on_code, on_name
+from ..values import batched
+from ..values.constant import Constant
+from ..values.containers import TupleValue
+from ..values.lifting import lift
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.functions import FunctionValue
+
+NONE = Constant(None)
+_levels = count(1)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A transform that the program is in. ``number``: its own. Of a map: the number of the first write
+    inside, whether each slice may draw the same random numbers, how many nodes there were, and the memory
+    of the slices, with its version, the node of each and the whole tensor. Of a gradient: whether autograd was on outside, and the tensors that were made to
+    require grad there."""
+
+    number: int
+    first: int = 0
+    same: bool = False
+    nodes: int = 0
+    entered: tuple = ()
+    tracked: bool = True
+    leaves: tuple = ()
+
+
+def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
+    return Unsupported(why, hint, kind="functorch")
+
+
+def _level(s: Session, number: Value) -> Level:
+    return next(level for level in s.levels if level.number == number.const(s))
+
+
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """A break inside is one of the call."""
+    try:
+        yield
+    except Unsupported as error:
+        error.frames = []
+        raise
+
+
+@on_name((torch_private.MAPS, "vmap_impl"), *((torch_private.TRANSFORMS, name) for name in (
+    "grad_impl", "grad_and_value_impl", "_vjp_with_argnums")))
+def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not s.inner_gradients:
+        raise _refuse("a transform of torch.func with an operation that is left to eager")
+    before = s.levels
+    with _whole():
+        result = s.inline(fn, args, kwargs)
+    assert s.levels == before
+    return result
+
+
+@on_name(*((module, "lazy_load_decompositions") for module in (torch_private.MAPS, torch_private.MAPS_BELOW)))
+def nothing(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NONE
+
+
+@on_code(torch_private.hookless_code())
+def without_hooks(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return dict(zip(fn.code.co_freevars, fn.cells(s)))["f"].get(s).call(s, args, kwargs)
+
+
+def _step(called: object, name: str) -> Callable:
+    """Register what is done at a step of a map, for its function in C and for the Python function around that."""
+    def register(fn: Callable) -> Callable:
+        on_call(called)(fn)
+        on_name((torch_private.MAPS_BELOW, name))(lambda s, _, args, kwargs: fn(s, args, kwargs))
+        return fn
+
+    return register
+
+
+# -- maps ------------------------------------------------------------------------------------------------------------
+
+
+@_step(torch_private.map_begins, "_vmap_increment_nesting")
+def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if s.maps or batched.active(s):
+        raise _refuse("a map inside of another kind of map")
+    level = Level(next(_levels), next_version(), args[1].const(s) == "same", len(s.tracer.builder.nodes))
+    s.journal.set_field(s, "levels", (*s.levels, level))
+    s.journal.set_field(s.tracer, "written_before", level.first)
+    return Constant(level.number)
+
+
+@_step(torch_private.map_ends, "_vmap_decrement_nesting")
+def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    *left, level = s.levels
+    s.journal.set_field(s, "levels", tuple(left))
+    inside = s.tracer.builder.nodes[level.nodes:]
+    if not level.same and any(not n.repeatable for n in inside):
+        raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
+    if any(base.version != version for base, version, *_ in level.entered):
+        raise _refuse("a mapped tensor is changed in place", "change a clone() of it")
+    s.journal.set_field(s.tracer, "written_before", next((lv.first for lv in reversed(left) if lv.first), 0))
+    return Constant(len(left))
+
+
+@_step(torch_private.map_enters, "_add_batch_dim")
+def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    tensor, dim, number = args
+    at = dim.const(s) % len(tensor.handle(s).shape)
+    if at:
+        tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
+    *before, level = s.levels
+    handle = maps.enter(s.tracer, tensor.handle(s), number.const(s))
+    entered = (*level.entered, (handle.base, handle.base.version, handle.node, tensor))
+    s.journal.set_field(s, "levels", (*before, replace(level, entered=entered)))
+    return s.recording.tensor_of(handle)
+
+
+@_step(torch_private.map_leaves, "_remove_batch_dim")
+def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    tensor, number, _, dim = args
+    level, handle = _level(s, number), tensor.handle(s)
+    whole = next((value for *_, node, value in level.entered if base_of(handle.node) is node), None)
+    view = whole and maps.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
+                                _size(s, level))
+    if view:
+        found = s.torch_call(torch.Tensor.view_as, [whole, whole], {}) if view is whole.handle(s) else (
+            s.recording.tensor_of(view))
+    elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
+        found = s.recording.tensor_of(maps.collect(s.tracer, handle, level.number, _size(s, level)))
+    else:
+        found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
+        sizes = [_size(s, level), *handle.shape]
+        found = s.torch_call(torch.Tensor.expand, [found, TupleValue([lift(s, d) for d in sizes])], {})
+        if handle.base.version >= level.first and info(base_of(handle.node).op).is_source:
+            # As from ``new_zeros`` of what is mapped.
+            found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
+    at = dim.const(s)
+    return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
+
+
+def _size(s: Session, level: Level) -> object:
+    """How many slices a map has."""
+    return level.entered[0][-1].handle(s).shape[0]
+
+
+@on_call(torch_private.is_mapped)
+def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    number = s.levels[-1].number
+    return Constant(args[0].handle(s).node in maps.depends(s.tracer.builder.nodes, number))
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+
+
+@on_call(torch_private.grad_begins)
+def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    level = Level(next(_levels), tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
+    s.journal.set_field(s, "levels", (*s.levels, level))
+    return Constant(level.number)
+
+
+@on_call(torch_private.grad_ends)
+def grad_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    *left, level = s.levels
+    s.journal.set_field(s, "levels", tuple(left))
+    s.tracer.set(s.tracer, "inner_leaves", level.leaves)
+    return Constant(len(left))
+
+
+@on_call(torch_private.grad_enters)
+def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A tensor of its own, which is differentiated apart from others of its value."""
+    handle, level = args[0].handle(s), _level(s, args[1])
+    tracked = handle.requires_grad and level.tracked
+    b = s.tracer.builder
+    return s.recording.tensor_of(s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked))
+
+
+@on_call(torch_private.grad_leaves)
+def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    level = _level(s, args[1])
+    handle = args[0].handle(s)
+    found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
+    return args[0] if found is handle else s.recording.tensor_of(found)
+
+
+@on_call(torch_private.may_require_grad)
+def may_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(True)
+
+
+@on_call(torch_private.lets_require_grad)
+def lets_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NONE
+
+
+def _gradients(outputs, inputs, grad_outputs=None, retain_graph=False, create_graph=True):
+    """What transforms take gradients by: zeros where there is none."""
+    given = [None] * len(outputs) if grad_outputs is None else grad_outputs
+    pairs = [(o, g) for o, g in zip(outputs, given) if o.requires_grad]
+    if not pairs:
+        return tuple([torch.zeros_like(i) for i in inputs])
+    found = torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], retain_graph=True,
+                                create_graph=create_graph, allow_unused=True)
+    return tuple([torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found)])
+
+
+@on_name((torch_private.TRANSFORMS, "_autograd_grad"))
+def gradients(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.inline(s.wrap_raw(_gradients), args, kwargs)
+
+
+@on_name((torch_private.TRANSFORMS, "_disable_inference_mode"))
+def no_context(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.wrap_raw(contextlib.nullcontext).call(s, [], {})
+
+
+def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
+    made = vjp(func, *primals, argnums=argnums, has_aux=has_aux)
+    if isinstance(argnums, int):
+        tangents, = tangents
+    start = pytree.tree_map(torch.zeros_like, made[0])
+    _, push = vjp(made[1], start)
+    pushed, = push(tangents)
+    return (made[0], pushed, made[2]) if has_aux else (made[0], pushed)
+
+
+@on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))
+def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    with _whole():
+        return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
