@@ -431,3 +431,12 @@ def test_sines_beside_cosines():
     (compiled,) = compiled_graphs(lambda x: torch.polar(x, x), x)
     assert len(compiled.kernels) == 1
     agree(jit.compile(torch.polar)(x, x), torch.polar(x, x))
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.fft.ifft(x).view(2, 3), lambda x: torch.fft.ifft(x).view(2, 3) + 1,
+                                lambda x: torch.cat([torch.fft.ihfft(x)[None], torch.fft.ihfft(x * 2)[None]]),
+                                lambda x: torch.fft.ifft(x)[::2] * 1j, lambda x: torch.fft.ifft(x)])
+def test_views_of_what_a_library_gives_conjugated(fn):
+    """``ifft`` of real numbers is memory that is read conjugated."""
+    x = torch.randn(6)
+    torch.testing.assert_close(jit.compile(fn, fullgraph=True)(x), fn(x))

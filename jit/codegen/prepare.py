@@ -47,13 +47,18 @@ def _is_conjugate(node: Node) -> bool:
     return node.op == "aten_call" and node.attrs["target"] == "aten::_conj"
 
 
+def _shows_call(node: Node) -> bool:
+    """Whether it is a view of complex numbers that a library call has given."""
+    return node.op in VIEWS and node.type.dtype.is_complex and node.inputs[0].op in ("aten_call", "getitem")
+
+
 def prepare(graph: Graph) -> Graph:
     """The graph, or a changed copy of it, in which every node is a kernel's business, a view, or a library call."""
     live = live_nodes(graph)
     hazards = [o for o in graph.outputs if o.mutates is not None and base_of(o.node).op == "input"]
     foreign = _foreign_operands(graph)
     if (len(live) == len(graph.nodes) and not hazards and not foreign
-        and not any(_needs_library(n) for n in graph.nodes)):
+        and not any(_needs_library(n) or _shows_call(n) for n in graph.nodes)):
         return graph
     return _Prepare(graph, live, hazards, foreign).run()
 
@@ -61,7 +66,7 @@ def prepare(graph: Graph) -> Graph:
 class _Prepare(Transform):
     def __init__(self, graph: Graph, live: set[Node], hazards: list[Output], foreign: dict) -> None:
         super().__init__(graph)
-        self.live, self.hazards, self.foreign, self.moved = live, hazards, foreign, {}
+        self.live, self.hazards, self.foreign, self.moved, self.plains = live, hazards, foreign, {}, {}
 
     def order(self) -> list:
         return [n for n in self.graph.nodes if n in self.live]
@@ -74,7 +79,16 @@ class _Prepare(Transform):
             # A view of memory that is read conjugated: the flag belongs to the tensor object, so it is set last.
             shown = self.node(n.op, inputs[0].inputs, n.attrs, n.type)
             return self.node("aten_call", (shown,), inputs[0].attrs, n.type)
+        if _shows_call(n):
+            inputs = (self.plain(inputs[0]),)
         return self.node("aten_call", inputs, library_call(n), n.type) if _needs_library(n) else self.keep(n, inputs)
+
+    def plain(self, n: Node) -> Node:
+        """What a library call has given, in memory that is not to be read conjugated, as that of ``fft.ifft`` is."""
+        if n not in self.plains:
+            attrs = {"target": "aten::resolve_conj", "overload": "", "args": (Ref(0),)}
+            self.plains[n] = self.node("aten_call", (n,), attrs, n.type)
+        return self.plains[n]
 
     def on(self, n: Node, operand):
         """An operand on the device of ``n``."""
