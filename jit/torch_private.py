@@ -217,6 +217,7 @@ FLEX_MATRIX, FLEX_LISTS = (("torch.nn.attention.flex_attention", name)
 # it is done otherwise. The names of functions of its modules:
 TRANSFORMS, MAPS = "torch._functorch.eager_transforms", "torch._functorch.vmap"
 MAPS_BELOW = "torch._functorch.predispatch"
+LOOPS = "torch._higher_order_ops."  # the modules of ``map``, ``scan`` and ``while_loop``
 _WITHOUT = "transforms of torch.func are a break"
 map_begins, map_ends, map_enters, map_leaves, is_mapped = (
     optional(f"_C._functorch.{name}", "a step of torch.vmap, which is followed", _WITHOUT)

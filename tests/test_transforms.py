@@ -32,6 +32,10 @@ def pair(v):
     return {"a": v.exp() * v.sum(), "b": (v**2).cumsum(0)}
 
 
+def _order(t):
+    return [k for k, n in zip(t.stride(), t.shape) if n > 1]
+
+
 def same(expected, found, strides=True):
     assert type(expected) is type(found)
     expected, found = tree_leaves(expected), tree_leaves(found)
@@ -42,7 +46,7 @@ def same(expected, found, strides=True):
             continue
         assert (e.shape, e.dtype, e.requires_grad, e.device) == (f.shape, f.dtype, f.requires_grad, f.device)
         if e.numel() and strides:
-            assert [k for k, n in zip(f.stride(), f.shape) if n > 1] == [k for k, n in zip(e.stride(), e.shape) if n > 1]
+            assert _order(f) == _order(e)
         torch.testing.assert_close(f, e, rtol=2e-5, atol=1e-5, equal_nan=True)
 
 
@@ -159,15 +163,15 @@ MAPS = {
         x, w), X, torch.randn(5, 4, 3)),
     "weights that differ": (lambda w, b, x: vmap(lambda q, c: F.linear(x, q, c))(w, b), torch.randn(6, 3, 4),
                             torch.randn(6, 3), X),
-    "added products": (lambda x, y: vmap(lambda a, b: (torch.addmm(b, a, b, beta=2, alpha=3), torch.addmv(b[0], a, b[1]),
-                                                       torch.baddbmm(b[None], a[None], b[None])))(x, y),
-                       torch.randn(3, 4, 4), torch.randn(3, 4, 4)),
-    "lookups": (lambda x, i: vmap(lambda r, k: (r[k], torch.gather(r, 0, k[None]), torch.take(r, k)), in_dims=(None, 0))(
-        x[0], i % 4), X, PLACES),
+    "added products": (lambda x, y: vmap(lambda a, b: (torch.addmm(b, a, b, beta=2, alpha=3),
+                                                       torch.addmv(b[0], a, b[1]), torch.baddbmm(
+        b[None], a[None], b[None])))(x, y), torch.randn(3, 4, 4), torch.randn(3, 4, 4)),
+    "lookups": (lambda x, i: vmap(lambda r, k: (r[k], torch.gather(r, 0, k[None]), torch.take(r, k)),
+                                       in_dims=(None, 0))(x[0], i % 4), X, PLACES),
     "lookups in what differs": (lambda x, v: vmap(lambda r: (r[v], r.index_select(0, v), r[None].take_along_dim(
         v[None], 1)))(x), X, torch.tensor([2, 0])),
-    "lookups of both": (lambda x, i: vmap(lambda r, k: (r[k], F.one_hot(k, 4), F.embedding(k, r[:, None])))(x, i % 4), X,
-                        PLACES),
+    "lookups of both": (lambda x, i: vmap(lambda r, k: (r[k], F.one_hot(k, 4), F.embedding(k, r[:, None])))(x, i % 4),
+                        X, PLACES),
     "lookups behind a dimension": (lambda x, i: vmap(lambda r, k: r[:, k])(x, i), torch.randn(5, 2, 4, 3),
                                    torch.tensor([[0, 1], [2, 3], [1, 1], [0, 0], [3, 2]])),
     "writes": (lambda x, i: vmap(lambda r, k: (torch.zeros(4).index_put((k,), r[:2]), torch.zeros(4).scatter(
@@ -176,26 +180,29 @@ MAPS = {
     "changes in place": (lambda x: vmap(lambda r: r.clone().add_(1).mul_(r))(x), X),
     "changes of a part in place": (lambda x: vmap(_part_of)(x), X),
     "changes of a new tensor": (lambda x: vmap(_new)(x), X),
-    "creations": (lambda x: vmap(lambda r: torch.zeros(3) + r[0] + torch.arange(3) + torch.ones_like(r).sum() + r.new_full(
-        (3,), 2.0) + torch.eye(3)[0])(x), X),
+    "creations": (lambda x: vmap(lambda r: torch.zeros(3) + r[0] + torch.arange(3) + torch.ones_like(r).sum()
+                                          + r.new_full((3,), 2.0) + torch.eye(3)[0])(x), X),
     "selections": (lambda x: vmap(lambda r: torch.where(r > 0, r, -r).clamp(0.1, 1.0).masked_fill(r > 1, 0.0))(x), X),
-    "of types": (lambda x: vmap(lambda r: (r.double(), r.int(), r > 0, r.bfloat16() * 2, r.to(torch.float64) + 1))(x), X),
+    "of types": (lambda x: vmap(lambda r: (r.double(), r.int(), r > 0, r.bfloat16() * 2, r.to(torch.float64) + 1))(x),
+                 X),
     "mixed types": (lambda x, v: vmap(lambda a: a * v.double())(x[:, 0]), X, V),
     "norms": (lambda x: vmap(lambda r: (F.layer_norm(r, (4,)), F.softmax(r, -1), F.log_softmax(r, 0), F.normalize(
         r, dim=0), F.gelu(r), F.rms_norm(r, (4,))))(x), X),
     "losses": (lambda x, y: vmap(lambda a, b: (F.mse_loss(a, b), F.cross_entropy(a[None], b[:1].abs().long() % 4),
                                                F.smooth_l1_loss(a, b), F.cosine_similarity(a, b, 0)))(x, y), X, Y),
     "convolutions": (lambda x, w: vmap(lambda a: F.conv2d(a[None], w, padding=1)[0])(x), IMAGES, KERNEL),
-    "convolutions that differ": (lambda x, w: vmap(lambda a, k: F.conv2d(a[None], k[None])[0])(x, w[:3]), IMAGES, KERNEL),
+    "convolutions that differ": (lambda x, w: vmap(lambda a, k: F.conv2d(a[None], k[None])[0])(x, w[:3]),
+                                 IMAGES, KERNEL),
     "pools": (lambda x: vmap(lambda a: (F.max_pool2d(a, 2), F.avg_pool2d(a, 2), F.adaptive_avg_pool2d(a, 1),
                                         F.interpolate(a[None], scale_factor=2)))(x), IMAGES),
     "attention": (lambda q: vmap(lambda a: F.scaled_dot_product_attention(a, a, a))(q), torch.randn(2, 1, 3, 5, 8)),
-    "factorisations": (lambda a: vmap(lambda m: (torch.linalg.inv(m), torch.linalg.det(m), torch.linalg.solve(m, m[0])))(
-        a), torch.randn(3, 4, 4) + 4 * torch.eye(4)),
+    "factorisations": (lambda a: vmap(lambda m: (torch.linalg.inv(m), torch.linalg.det(m), torch.linalg.solve(
+        m, m[0])))(a), torch.randn(3, 4, 4) + 4 * torch.eye(4)),
     "a net": (lambda p, x: vmap(lambda r: functional_call(NET, p, (r,)))(x), PARAMETERS, X),
     "an ensemble": (lambda p, x: vmap(lambda q: functional_call(NET, q, (x,)))(p),
                     tree_map(lambda t: torch.stack([t, t * 2, -t]), PARAMETERS), X),
-    "random numbers that are the same": (lambda x: vmap(lambda r: r * 0 + torch.full((4,), 2.0), randomness="same")(x), X),
+    "random numbers that are the same": (lambda x: vmap(lambda r: r * 0 + torch.full((4,), 2.0),
+                                                            randomness="same")(x), X),
     "slices that overlap": (lambda x: vmap(lambda r: r.sum(), in_dims=0)(x.unfold(0, 3, 1)), torch.randn(9)),
     "sliced": (lambda x: vmap(lambda r: r.sin().sum())(x[::2, 1:].t()), X),
     "expanded": (lambda v: vmap(lambda r: r * 2)(v.expand(3, 4)), V),

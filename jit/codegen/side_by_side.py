@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import devices
 from . import lower
 from .loops import Buffer, Kernel
-from .planned import RunKernel, RunTogether
+from .planned import RunKernel
 
 if TYPE_CHECKING:
     from .buffers import Storage

@@ -1,10 +1,10 @@
 """``torch.vmap`` as nodes of the graph.
 
 What a map gives its function is a ``mapped`` node: one slice of a tensor whose first dimension is the map's. What the
-function makes of it are nodes of the slice's type, as in any other program. A ``collected`` node stands for all that the
-map makes of one of these: the tensor with the map's dimension first. When the graph is complete (``autodiff.inner``),
-after the gradients that are asked for inside have become operations, the nodes between are made once more with that
-dimension in front: each prim has a rule, a row of ``RULES``; a library call without one is done for each slice.
+function makes of it are nodes of the slice's type, as in any other program. A ``collected`` node stands for all that
+the map makes of one of these: the tensor with the map's dimension first. When the graph is complete
+(``autodiff.inner``), after the gradients that are asked for inside have become operations, the nodes between are made
+once more with that dimension in front: each prim has a rule, a row of ``RULES``; a library call without one is done for each slice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.ir import Node, filled
+from jit.graph.ir import Node, TensorType, filled
 from jit.graph.prim_info import info
 from jit.graph.prims import base_of
 
@@ -362,10 +362,10 @@ def _product(m: Batch, left: Node, right: Node) -> Node:
     dtype, device = left.type.dtype, left.type.device
     if not m.differs(right):
         flat = b.reshape(m.all(left), (m.size * rows, depth))
-        made = b.aten("aten::mm", "", (flat, right), layout.TensorType.contiguous((m.size * rows, columns), dtype, device))
+        made = b.aten("aten::mm", "", (flat, right), TensorType.contiguous((m.size * rows, columns), dtype, device))
         return b.reshape(made, (m.size, rows, columns))
     return b.aten("aten::bmm", "", (m.all(left), m.all(right)),
-                  layout.TensorType.contiguous((m.size, rows, columns), dtype, device))
+                  TensorType.contiguous((m.size, rows, columns), dtype, device))
 
 
 def _scaled(m: Batch, x: Node, factor: float) -> Node:
@@ -380,7 +380,7 @@ def _mm(m: Batch, n: Node, left: Node, right: Node) -> Node:
 @call("addmm")
 def _addmm(m: Batch, n: Node, added: Node, left: Node, right: Node, beta: float = 1, alpha: float = 1) -> Node:
     product = (_product(m, left, right) if m.differs(left) or m.differs(right) else
-               m.b.aten("aten::mm", "", (left, right), layout.TensorType.contiguous(
+               m.b.aten("aten::mm", "", (left, right), TensorType.contiguous(
                    n.type.shape, n.type.dtype, n.type.device)))
     return m.b.binary("add", _scaled(m, m.lined(added, 2), beta), _scaled(m, product, alpha))
 
@@ -404,9 +404,9 @@ def _dot(m: Batch, n: Node, left: Node, right: Node) -> Node | None:
 
 @call("bmm")
 def _bmm(m: Batch, n: Node, left: Node, right: Node) -> Node:
-    b, (count, rows, depth), columns = m.b, left.type.shape, right.type.shape[2]
+    b, (count, rows, _), columns = m.b, left.type.shape, right.type.shape[2]
     left, right = (b.reshape(m.all(x), (m.size * count, *x.type.shape[1:])) for x in (left, right))
-    made = b.aten("aten::bmm", "", (left, right), layout.TensorType.contiguous(
+    made = b.aten("aten::bmm", "", (left, right), TensorType.contiguous(
         (m.size * count, rows, columns), n.type.dtype, n.type.device))
     return b.reshape(made, (m.size, count, rows, columns))
 
@@ -422,7 +422,7 @@ def _linear(m: Batch, n: Node, x: Node, weight: Node, bias: Node | None = None) 
     if m.differs(weight):
         m.done[turned] = b.transpose(m.all(weight), 1, 2)
     if not m.differs(flat) and not m.differs(turned):
-        made = b.aten("aten::mm", "", (flat, turned), layout.TensorType.contiguous(
+        made = b.aten("aten::mm", "", (flat, turned), TensorType.contiguous(
             (rows, weight.type.shape[0]), n.type.dtype, n.type.device))
         made = b.expand(b.unsqueeze(made, 0), (m.size, *made.type.shape))
     else:
@@ -440,5 +440,5 @@ def _convolution(m: Batch, n: Node, x: Node, weight: Node, bias: Node | None, *o
     flat = b.reshape(m.all(x), (count, *x.type.shape[1:]))
     shape = (count, *n.type.shape[1:])
     made = b.aten("aten::convolution", "", (flat, weight, bias, *others),
-                  layout.TensorType.contiguous(shape, n.type.dtype, n.type.device))
+                  TensorType.contiguous(shape, n.type.dtype, n.type.device))
     return b.reshape(made, (m.size, *n.type.shape))

@@ -580,8 +580,7 @@ class Tracer:
         b = self.builder
         base = target.base
         if base.version < self.written_before:
-            raise Unsupported("a tensor from outside of torch.vmap is changed in place inside",
-                              "change a clone() of it", kind="functorch")
+            raise Unsupported("a tensor from outside of torch.vmap is changed in it", "clone() it", kind="functorch")
         # Eager allows some; they change elements that the view does not show, or one element several times.
         if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):

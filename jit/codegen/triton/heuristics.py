@@ -271,7 +271,8 @@ def _in_passes(block: int, schedule: analysis.Schedule) -> Config:
 def _on_chip(kernel: Kernel, held: int, itemsize: int, arch: devices.Architecture) -> int:
     """The longest row, in elements, that is kept in registers while it is reduced and used again: half of them. Float32
     rows, and rows with weights beside them, stop at half of that."""
-    return min(arch.registers // 8 // (2 if _has_weights(kernel) or itemsize > 2 else 1), arch.registers // 2 // max(held, 1))
+    shares = 2 if _has_weights(kernel) or itemsize > 2 else 1
+    return min(arch.registers // 8 // shares, arch.registers // 2 // max(held, 1))
 
 
 def _has_weights(kernel: Kernel) -> bool:

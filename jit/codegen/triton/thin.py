@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ... import devices
 from ...graph import dims
-from . import ops, thin_terms, types, worker
+from . import ops, thin_terms, types
 from .emit import EMITTERS
 from .interleaved import InterleavedEmitter, joined
 from .thin_folds import Folds

@@ -1,7 +1,7 @@
 """``torch.func``: grad, vjp, jvp, vmap and what is made of them, by PyTorch's own Python code, which is followed as any
 other. Here is what it rests on: a gradient inside a transform is one that the program asks for (``library.backward``),
-and what a map does to a tensor are nodes of the graph (``graph.maps``). Forward mode is the gradient of a gradient: that
-of ``vjp`` with respect to what it is given.
+and what a map does to a tensor are nodes of the graph (``graph.maps``). Forward mode is the gradient of a gradient:
+that of ``vjp`` with respect to what it is given.
 
 No break happens inside of a transform: it takes place where the transform is called.
 """
@@ -40,10 +40,16 @@ _levels = count(1)
 
 @dataclass(frozen=True)
 class Level:
-    """A transform that the program is in. ``number``: its own. Of a map: the number of the first write
-    inside, whether each slice may draw the same random numbers, how many nodes there were, and the memory
-    of the slices, with its version, the node of each and the whole tensor. Of a gradient: whether autograd was on outside, and the tensors that were made to
-    require grad there."""
+    """A transform that the program is in.
+
+    Attributes:
+        number: its own.
+        first, nodes: of a map, the number of the first write inside, and how many nodes there were.
+        same: of a map, whether each slice may draw the same random numbers.
+        entered: of a map, (memory, its version, node, whole tensor) of each slice that its function was given.
+        tracked: of a gradient, whether autograd was on outside.
+        leaves: of a gradient, the tensors that were made to require grad outside.
+    """
 
     number: int
     first: int = 0

@@ -1,0 +1,107 @@
+"""PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan`` and
+``while_loop`` of ``torch._higher_order_ops``. In eager each of them is compiled by PyTorch's own compiler for the call.
+A condition that depends on data is a break, as any branch on a tensor; loops over a dimension are written out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ... import torch_private
+from ...errors import Unsupported
+from ..tables import on_function, on_name
+from ..values.constant import Constant
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from ..values.base import Value
+    from ..values.functions import FunctionValue
+
+MOST_STEPS = 256  # of a loop that is written out
+
+
+def _cond(pred, true_fn, false_fn, operands=()):
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _while_loop(cond_fn, body_fn, carried_inputs):
+    carried = tuple(carried_inputs)
+    if not cond_fn(*carried):
+        return tuple([v.clone() if isinstance(v, torch.Tensor) else v for v in carried])
+    carried = tuple(body_fn(*carried))
+    while cond_fn(*carried):
+        carried = tuple(body_fn(*carried))
+    return carried
+
+
+def _map(f, xs, *args):
+    leaves, spec = pytree.tree_flatten(xs)
+    results = []
+    for k in range(leaves[0].shape[0]):
+        flat, structure = pytree.tree_flatten(f(pytree.tree_unflatten([x[k] for x in leaves], spec), *args))
+        results.append(flat)
+    return pytree.tree_unflatten([torch.stack(found) for found in zip(*results)], structure)
+
+
+def _scan(combine_fn, init, xs, *, dim=0, reverse=False):
+    leaves, spec = pytree.tree_flatten(xs)
+    leaves = [x.movedim(dim, 0) for x in leaves]
+    steps = list(range(leaves[0].shape[0]))
+    carry, results = init, []
+    for k in reversed(steps) if reverse else steps:
+        carry, out = combine_fn(carry, pytree.tree_unflatten([x[k] for x in leaves], spec))
+        flat, structure = pytree.tree_flatten(out)
+        results.append(flat)
+    if reverse:
+        results.reverse()
+    found = [torch.stack(of) for of in zip(*results)]
+    return carry, pytree.tree_unflatten([t.movedim(0, dim) if dim < t.dim() else t for t in found], structure)
+
+
+def _few_tensors(xs, dim=0):
+    """Whether they are tensors of one length along a dimension, which is not too long to be written out."""
+    leaves = pytree.tree_leaves(xs)
+    return (len(leaves) > 0 and all([isinstance(x, torch.Tensor) and x.dim() > dim >= 0 for x in leaves])
+            and all([x.shape[dim] == leaves[0].shape[dim] for x in leaves]) and 0 < leaves[0].shape[dim] <= MOST_STEPS)
+
+
+def _of_tensors(pred, true_fn, false_fn, operands=()):
+    """Whether ``torch.cond`` takes these."""
+    if isinstance(pred, (bool, int, float)):
+        return True
+    return (isinstance(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn)
+            and isinstance(operands, (tuple, list))
+            and all([isinstance(x, torch.Tensor) for x in pytree.tree_leaves(operands)]))
+
+
+@on_function(torch.cond)
+def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
+        raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
+    return s.inline(s.wrap_raw(_cond), args, kwargs)
+
+
+@on_name((torch_private.LOOPS + "while_loop", "while_loop"))
+def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.inline(s.wrap_raw(_while_loop), args, kwargs)
+
+
+@on_name((torch_private.LOOPS + "map", "map"))
+def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _written_out(s, _map, args, kwargs, args[1], Constant(0))
+
+
+@on_name((torch_private.LOOPS + "scan", "scan"))
+def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _written_out(s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2],
+                        kwargs.get("dim", Constant(0)))
+
+
+def _written_out(s: Session, loop: object, args: list[Value], kwargs: dict[str, Value], xs: Value,
+                 dim: Value) -> Value:
+    if not s.inline(s.wrap_raw(_few_tensors), [xs, dim], {}).truth(s):
+        raise Unsupported(f"a loop over a dimension of more than {MOST_STEPS} steps, or over what is no tensor",
+                          "it runs in eager", kind="functorch")
+    return s.inline(s.wrap_raw(loop), args, kwargs)
