@@ -124,7 +124,7 @@ def keeps(x):
                          [(sums, (torch.randn(3, 4),)), (branches, (torch.randn(3, 4),)), (keeps, (torch.randn(3),)),
                           (types, (torch.randn(3), torch.randn(3, 2, dtype=torch.float16)))])
 def test_other_functions(fn, args):
-    torch.testing.assert_close(jit.compile(fn, fullgraph=True)(*args), fn(*args))
+    torch.testing.assert_close(jit.compile(fn, fullgraph=True)(*args), fn(*args), rtol=2e-3, atol=1e-3)
 
 
 def test_random_numbers_raise_as_in_eager():

@@ -4,7 +4,8 @@ What a map gives its function is a ``mapped`` node: one slice of a tensor whose 
 function makes of it are nodes of the slice's type, as in any other program. A ``collected`` node stands for all that
 the map makes of one of these: the tensor with the map's dimension first. When the graph is complete
 (``autodiff.inner``), after the gradients that are asked for inside have become operations, the nodes between are made
-once more with that dimension in front: each prim has a rule, a row of ``RULES``; a library call without one is done for each slice.
+once more with that dimension in front: each prim has a rule, a row of ``RULES``; a library call without one is done for
+each slice.
 """
 
 from __future__ import annotations
