@@ -9,6 +9,7 @@ import pytest
 import torch
 from frame_harness import changes_in_order
 
+import jit
 from jit import config
 
 BACKEND = "jit"
@@ -239,3 +240,37 @@ def run(name):
     finally:
         for table in hooks:
             table.clear()
+
+
+def test_entries_that_are_set_for_a_while():
+    """Of a dict's entry the last value is what is left, and where others may look at it, each."""
+    seen = []
+
+    def fn(d, x, last):
+        before = d["a"]
+        d["a"] = x * 2
+        y = d["a"] + 1
+        d["a"] = x * 3
+        if last == "other":
+            d["a"] = y
+        elif last == "before":
+            d["a"] = before
+        elif last == "seen":
+            seen.append(d)
+            d["a"] = before
+        elif last == "new":
+            d["b"] = x
+            d["a"] = before
+        return y
+
+    for last in ("other", "before", "seen", "new", "none"):
+        found = []
+        for run in (fn, jit.compile(fn)):
+            d = {"a": torch.ones(2), "z": 1}
+            first = d["a"]
+            for _ in range(2):
+                y = run(d, torch.arange(2.0), last)
+            found.append((y, d["a"], d["a"] is first, list(d)))
+        (y, a, same, keys), (y2, a2, same2, keys2) = found
+        assert torch.equal(y, y2) and torch.equal(a, a2) and same == same2 and keys == keys2
+    assert len(seen) == 4

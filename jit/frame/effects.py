@@ -85,21 +85,22 @@ class Effects:
 
 def _last_entries(s: Session, log: list[Effect]) -> list[Effect]:
     """A log without what the entries of dicts are set to in between, as parameters of modules are for a call: of each
-    the last value, and none where that is what is there already. Only of entries that there are, since others get
-    their place by being set first, and up to what else is done to a dict."""
+    the last value, and none where that is what was there before. Only of entries that there are, since others get their
+    place by being set first, and up to the first effect of another kind, which may look at any of them."""
+    last: dict[tuple, int] = {}  # (id of a dict, key) -> number in the log
     dropped: set[int] = set()
-    last: dict[int, dict] = {}  # id of a dict -> key -> number in the log
     for n, (fn, args, _) in enumerate(log):
         touched = args[0] if args else None
         obj = getattr(touched, "obj", None)
-        if fn is not dict.__setitem__ or type(obj) is not dict or not args[1].is_const() or (
-                args[1].const(s) not in obj):
-            last.clear()  # it may look at any of them
-            continue
-        found, key = last.setdefault(id(obj), {}), args[1].const(s)
-        if key in found:
-            dropped.add(found[key])
-        found[key] = n
-        if touched.source is not None and args[2].source == Item(touched.source, key):
+        if (fn is not dict.__setitem__ or type(obj) is not dict or not args[1].is_const()
+            or args[1].const(s) not in obj):
+            break
+        slot = id(obj), args[1].const(s)
+        if slot in last:
+            dropped.add(last[slot])
+        last[slot] = n
+    for (_, key), n in last.items():
+        touched, _, value = log[n].args
+        if touched.source is not None and value.source == Item(touched.source, key):
             dropped.add(n)
     return [e for n, e in enumerate(log) if n not in dropped]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
+from jit.graph.gradient_paths import carrying, leaves, may_carry, passed, unfolded
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, same_ints
 from jit.graph.saved_tensors import refused
@@ -142,7 +142,7 @@ def outer(tracer: Tracer, handle: TensorHandle, leaves_left: tuple, tracked: boo
     sources = [h for h in (*tracer.inputs, *leaves_left) if h.requires_grad] if tracked else []
     carried = False
     if sources:
-        made, new = expanded(tracer)
+        made, new = unfolded(tracer)
         carried = new[handle.node] in carrying(made, {new[h.node] for h in sources})
     if carried:
         return handle

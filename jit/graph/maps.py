@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
+from jit.graph.gradient_paths import unfolded
 from jit.graph.ir import Node, TensorType, filled
 from jit.graph.prim_info import info
 from jit.graph.prims import base_of
@@ -76,10 +77,8 @@ def shown(tracer: Tracer, part: TensorHandle, slice_: Node, whole: TensorHandle,
 
 def settle(tracer: Tracer, node: Node) -> None:
     """Give a ``collected`` node the strides that its operations give it."""
-    from jit.graph.backward import expanded  # late: autodiff's tables fill when they are first needed
-
     node.attrs["settled"] = False
-    _, new = expanded(tracer)
+    _, new = unfolded(tracer)
     node.attrs["settled"] = True
     node.type = layout.empty_like(new[node].type)
 

@@ -82,9 +82,10 @@ class Tracer:
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad = self.inner_leaf = False
-        self.written_before = 0  # memory with a version below this must not be written: it is from outside of a map
+        # See ``gradient_paths.unfolded``; memory with a version below this is from outside of a map, and not written.
+        self.unfolding, self.written_before = None, 0
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
-        self.inner_gradients = False  # whether the graph has ``gradient`` nodes
+        self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
         self.autocast = autocast.enabled()
         self.regions: list[memory.Region] = []

@@ -36,6 +36,38 @@ def expanded_nodes(graph: Graph) -> tuple:
     return inner.nodes, inner.new
 
 
+class Unfolding:
+    """``expanded_nodes`` of a graph that grows: each node is visited once. Calls have the form that gradients need."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.inner, self.seen, self.last = _Inner(graph), 0, None
+        self.inner.trained = _All()
+
+    def follows(self, nodes: list[Node]) -> bool:
+        """Whether nodes begin with those that were visited."""
+        return self.seen <= len(nodes) and (not self.seen or nodes[self.seen - 1] is self.last)
+
+    def go_on(self, nodes: list[Node]) -> None:
+        """Visit what has come since."""
+        inner = self.inner
+        for n in nodes[self.seen:]:
+            inner.b.loc = n.loc
+            if n.op == "input":
+                made = inner.entry(n)
+            elif n.op == "getitem" and type(inner.new.get(n.inputs[0])) is tuple:
+                made = inner.new[n.inputs[0]][n.attrs["index"]]
+            else:
+                made = inner.visit(n)
+            if made is not None:
+                inner.new[n] = made
+            self.seen, self.last = self.seen + 1, n
+
+
+class _All(set):
+    def __contains__(self, n: object) -> bool:
+        return True
+
+
 class _Inner(Sweep):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
