@@ -17,9 +17,10 @@ from . import arguments, backends, config
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
-from .frame.dynamic import mark_dynamic  # noqa: F401
+from .frame.dynamic import mark_dynamic, mark_static  # noqa: F401
 from .frame.markers import graph_break, is_compiling  # noqa: F401
 from .frame.modules import compile_module
+from .frame.stance import set_stance  # noqa: F401
 from .frame.dispatch import Settings
 from .graph.prim_info import info
 from .runtime import unhooked
@@ -129,6 +130,13 @@ def disable(fn: Any = None) -> Any:
 
     call._jit_disabled = True  # type: ignore[attr-defined]
     return call
+
+
+def assume_constant_result(fn: Callable) -> Callable:
+    """Mark a Python function whose result, for constant arguments, is taken to be what it is while its caller is
+    compiled: it is called then, and no more. Usable as a decorator."""
+    fn._jit_constant_result = True  # type: ignore[attr-defined]
+    return fn
 
 
 def reset() -> None:

@@ -42,9 +42,11 @@ KINDS = {
     "device": Reason("A tensor on a device that is neither a CPU nor a CUDA GPU, or tensors on several devices in one "
                      "operation.",
                      "move all tensors to one CPU or CUDA device first"),
-    "functorch": Reason("A transform of `torch.func` other than `vmap` of an elementwise function is called, or the "
-                        "compiled function is called inside one.",
-                        "compile the function that calls the transform in eager, or call it without one"),
+    "functorch": Reason("A transform of `torch.func` does what it has no rule for: random numbers, changes of tensors "
+                        "from outside or of mapped ones, library calls for more than 64 slices; or the compiled "
+                        "function is called inside one; or a loop of `torch._higher_order_ops` has more than 256 "
+                        "steps.",
+                        "compile the function that calls the transform; clone() what is changed"),
     "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active.",
                          "compile without it"),
     "large-constant": Reason("A tensor of more than 64 elements is made from Python numbers.",

@@ -216,6 +216,7 @@ FLEX_MATRIX, FLEX_LISTS = (("torch.nn.attention.flex_attention", name)
 # The transforms of torch.func are PyTorch's own Python code, which is followed; these are what it rests on, and what in
 # it is done otherwise. The names of functions of its modules:
 TRANSFORMS, MAPS = "torch._functorch.eager_transforms", "torch._functorch.vmap"
+pytree = required("utils._pytree", "what transforms and loops take their arguments apart by")
 MAPS_BELOW = "torch._functorch.predispatch"
 LOOPS = "torch._higher_order_ops."  # the modules of ``map``, ``scan`` and ``while_loop``
 _WITHOUT = "transforms of torch.func are a break"
@@ -231,6 +232,7 @@ grad_begins, grad_ends, grad_enters, grad_leaves, may_require_grad, lets_require
 # Class and module names of Python code in PyTorch that is known by where it stands; elsewhere it is followed like other
 # code.
 TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
+MARKED_CONSTANT = "_dynamo_marked_constant"  # what ``torch.compiler.assume_constant_result`` writes at a function
 TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
 # Modules whose Python functions only compute on their tensor arguments.
 PYTHON_OPERATIONS = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))

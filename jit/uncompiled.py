@@ -92,3 +92,28 @@ def graph_break(msg: str = "") -> None:
 
 def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:
     """Nothing in eager."""
+
+
+def mark_static(tensor: torch.Tensor, *dims: int) -> None:
+    """Nothing in eager."""
+
+
+def assume_constant_result(fn: Callable) -> Callable:
+    """Nothing in eager."""
+    return fn
+
+
+class _Stance:
+    def __enter__(self) -> None:
+        """Nothing in eager."""
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing in eager."""
+
+    def __call__(self, fn: Callable) -> Callable:
+        return fn
+
+
+def set_stance(stance: str = "default") -> Any:
+    """Whatever the stance, functions run in eager."""
+    return _Stance()

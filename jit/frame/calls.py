@@ -57,6 +57,8 @@ class Calls:
             if getattr(real, "_jit_disabled", False):
                 raise Unsupported(f"call of {real.__qualname__}, which is disabled",
                                   "the function is marked with jit.disable", kind="disabled")
+            if getattr(real, "_jit_constant_result", False) or getattr(real, torch_private.MARKED_CONSTANT, False):
+                return self.s.fold(real, args, kwargs)
             if fn.code.co_qualname == torch_private.TORCH_COMPILED:
                 native().quiet_code(fn.code)  # it puts a frame hook of its own in place
                 raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled",

@@ -17,6 +17,7 @@ from ..errors import PassError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
+from . import stance
 from .capture import Captured, capture
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
@@ -233,6 +234,8 @@ class Missed:
     def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up:
             return None
+        if stance.now() != "default":
+            return self.not_now(dispatcher)
         with _lock:
             if self.given_up:
                 return None
@@ -241,6 +244,14 @@ class Missed:
                     return entry
             with uncollected():
                 return self.compile(dispatcher, values)
+
+    def not_now(self, dispatcher) -> None:
+        """Nothing is compiled in the present stance (see ``stance.py``)."""
+        if stance.now() == "fail_on_recompile":
+            code = user_code(wrapped_function(dispatcher))
+            raise RuntimeError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled "
+                               "for these arguments, and the stance is \"fail_on_recompile\"; call it with arguments "
+                               "like earlier ones, or under jit.set_stance(\"default\")")
 
     def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)

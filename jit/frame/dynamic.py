@@ -19,12 +19,26 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 4
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
-_MARKED = "_jit_dynamic_dims"
+_MARKED, _STATIC = "_jit_dynamic_dims", "_jit_static_dims"
+# What PyTorch's functions of these names write at a tensor.
+_OTHERS_MARKED = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
+_OTHERS_STATIC = ("_dynamo_static_indices",)
 
 
 def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:
     """Ask that these dims of ``tensor`` become symbols at its next capture."""
     setattr(tensor, _MARKED, set(getattr(tensor, _MARKED, ())) | {d % tensor.dim() for d in dims})
+
+
+def mark_static(tensor: torch.Tensor, *dims: int) -> None:
+    """Ask that these dims of ``tensor``, or all if none is named, are never symbols: another size is compiled for
+    anew."""
+    found = {d % tensor.dim() for d in dims} or set(range(tensor.dim()))
+    setattr(tensor, _STATIC, set(getattr(tensor, _STATIC, ())) | found)
+
+
+def _marks(tensor: torch.Tensor, *names: str) -> set[int]:
+    return set().union(*(getattr(tensor, name, None) or () for name in names))
 
 
 class Dynamic:
@@ -46,7 +60,11 @@ class Dynamic:
 
     def tensor_dims(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
-        marked = set(getattr(tensor, _MARKED, ()))
+        return self.changing(source, tensor) - _marks(tensor, _STATIC, *_OTHERS_STATIC)
+
+    def changing(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
+        """The dims that are to be symbols as long as none says that they are not."""
+        marked = _marks(tensor, _MARKED, *_OTHERS_MARKED)
         if self.mode is False or source is None:
             return marked
         seen = self.sizes.get(source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.gradient_paths import carrying, leaves, may_carry, passed, unfolded
+from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, same_ints
 from jit.graph.saved_tensors import refused
@@ -132,6 +132,20 @@ def is_spent(tracer: Tracer, handle: TensorHandle) -> bool:
             seen.add(n)
             stack.extend(n.inputs)
     return False
+
+
+def unfolded(tracer: Tracer) -> tuple:
+    """The nodes so far with operations in the place of gradients and maps, and a mapping from the nodes to them, as far
+    as types and what depends on what go: each node is gone through once, however often this is asked for."""
+    from jit.graph.autodiff.inner import Unfolding  # late: autodiff's tables fill when they are first needed
+
+    nodes = tracer.builder.nodes
+    if tracer.unfolding is None or not tracer.unfolding.follows(nodes):
+        tracer.unfolding = Unfolding(Graph([], [], [], tracer.env))
+    known, tracer.unfolding = tracer.unfolding, None  # of one that fails, nothing is known
+    known.go_on(nodes)
+    tracer.unfolding = known
+    return known.inner.nodes, known.inner.new
 
 
 def outer(tracer: Tracer, handle: TensorHandle, leaves_left: tuple, tracked: bool) -> TensorHandle:

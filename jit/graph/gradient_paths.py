@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from jit.graph.functions import differentiated
-from jit.graph.ir import Graph, Node
+from jit.graph.ir import Node
 
 if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
@@ -49,17 +49,3 @@ def passed(roots: Sequence[Node], carries: set, ends: Collection[Node] = frozens
 def leaves(tracer: Tracer) -> list:
     """The handles of tensors from outside that require grad, and those that the program has made require grad."""
     return [h for h in (*tracer.inputs, *tracer.inner_leaves) if h.requires_grad]
-
-
-def unfolded(tracer: Tracer) -> tuple:
-    """The nodes so far with operations in the place of gradients and maps, and a mapping from the nodes to them, as far
-    as types and what depends on what go: each node is gone through once, however often this is asked for."""
-    from jit.graph.autodiff.inner import Unfolding  # late: autodiff's tables fill when they are first needed
-
-    nodes = tracer.builder.nodes
-    if tracer.unfolding is None or not tracer.unfolding.follows(nodes):
-        tracer.unfolding = Unfolding(Graph([], [], [], tracer.env))
-    known, tracer.unfolding = tracer.unfolding, None  # of one that fails, nothing is known
-    known.go_on(nodes)
-    tracer.unfolding = known
-    return known.inner.nodes, known.inner.new

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...torch_private import pytree
 from ..tables import on_function, on_name
 from ..values.constant import Constant
 

@@ -15,14 +15,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...graph import backward, maps
+from ...graph import backward, mapping, maps
 from ...graph.handles import next_version
 from ...graph.prim_info import info
 from ...graph.prims import base_of
+from ...torch_private import pytree
 from ..tables import on_call, on_code, on_name
 from ..values import batched
 from ..values.constant import Constant
@@ -143,7 +143,7 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if at:
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
     *before, level = s.levels
-    handle = maps.enter(s.tracer, tensor.handle(s), number.const(s))
+    handle = mapping.enter(s.tracer, tensor.handle(s), number.const(s))
     entered = (*level.entered, (handle.base, handle.base.version, handle.node, tensor))
     s.journal.set_field(s, "levels", (*before, replace(level, entered=entered)))
     return s.recording.tensor_of(handle)
@@ -154,13 +154,13 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     tensor, number, _, dim = args
     level, handle = _level(s, number), tensor.handle(s)
     whole = next((value for *_, node, value in level.entered if base_of(handle.node) is node), None)
-    view = whole and maps.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
+    view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
                                 _size(s, level))
     if view:
         found = s.torch_call(torch.Tensor.view_as, [whole, whole], {}) if view is whole.handle(s) else (
             s.recording.tensor_of(view))
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        found = s.recording.tensor_of(maps.collect(s.tracer, handle, level.number, _size(s, level)))
+        found = s.recording.tensor_of(mapping.collect(s.tracer, handle, level.number, _size(s, level)))
     else:
         found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
         sizes = [_size(s, level), *handle.shape]

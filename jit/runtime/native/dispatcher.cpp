@@ -1,5 +1,6 @@
 // The callable that a compiled function becomes: binds the arguments as CPython would, asks each entry's guards, calls
 // the first target that they accept.
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -13,6 +14,7 @@ namespace {
 
 // Set while this thread captures: compiled functions then run their original.
 thread_local bool capturing = false;
+std::atomic<bool> in_eager{false};  // whether all dispatchers run their originals: see stance.py
 
 // ---- entries --------------------------------------------------------------------------------------------------------
 
@@ -384,7 +386,8 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
     PyErr_SetString(PyExc_RuntimeError, "this compiled function has been cleared by the garbage collector");
     return nullptr;
   }
-  if (capturing) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
+  if (capturing || in_eager.load(std::memory_order_relaxed))
+    return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   if (PyFunction_GET_CODE(fn.get()) != d->code) read_code(d);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
   Original original;
@@ -695,7 +698,15 @@ PyObject* py_set_capturing(PyObject*, PyObject* value) {
 
 PyObject* py_capturing(PyObject*, PyObject*) { return PyBool_FromLong(capturing); }
 
+PyObject* py_set_in_eager(PyObject*, PyObject* value) {
+  int on = PyObject_IsTrue(value);
+  if (on < 0) return nullptr;
+  return PyBool_FromLong(in_eager.exchange(on));
+}
+
 PyMethodDef methods[] = {
+    {"set_in_eager", Entry<py_set_in_eager>::call, METH_O,
+     "set_in_eager(bool) -> the state before: while set, all dispatchers run their original."},
     {"set_capturing", Entry<py_set_capturing>::call, METH_O,
      "set_capturing(bool) -> the state before: while set, dispatchers called on this thread run their original."},
     {"is_capturing", Entry<py_capturing>::call, METH_NOARGS, "Whether this thread is capturing."},
@@ -708,7 +719,7 @@ bool dispatcher_check(PyObject* object) { return Py_IS_TYPE(object, &DispatcherT
 
 bool dispatcher_serve(PyObject* dispatcher, PyObject** locals, Py_ssize_t n, PyObject** result) {
   Ref self = Ref::share(dispatcher);
-  if (capturing || !cast(dispatcher)->fn) return false;
+  if (capturing || in_eager.load(std::memory_order_relaxed) || !cast(dispatcher)->fn) return false;
   Original original;
   PyObject* got = dispatch(cast(dispatcher), locals, n, 0, original);
   if (original.wanted) return false;
