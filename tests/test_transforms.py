@@ -284,8 +284,20 @@ REFUSED = {
     "another structure of cotangents": lambda x: vjp(torch.sin, x)[1]((x, x)),
     "cotangents of another shape": lambda x: vjp(torch.sin, x)[1](x[0]),
     "a shared tensor changed in place": lambda x: _changes(x),
+    "a branch on an integer slice": lambda x: vmap(lambda k: k * 2 if k > 1 else k)(PLACES),
+    "a number out of an integer slice": lambda x: vmap(lambda k: k * k.item())(PLACES),
+    "a list of an integer slice": lambda x: vmap(lambda k: torch.tensor(k.tolist()))(PLACES),
+    "sizes from a slice": lambda x: vmap(lambda k: torch.ones(int(k)))(PLACES),
+    "places in a slice": lambda x: vmap(lambda k: k.reshape(1).nonzero())(PLACES),
+    "what is masked": lambda x: vmap(lambda r: r[r > 0].sum())(x),
+    "an assertion on a slice": lambda x: vmap(_asserts)(PLACES),
     "integers": lambda x: grad(lambda a: a.sum())(x.int()),
 }
+
+
+def _asserts(k):
+    assert k < 10
+    return k * 2
 
 
 def _changes(x):
@@ -340,3 +352,15 @@ def test_a_break_inside_takes_place_outside():
         torch.testing.assert_close(compiled(X), expected)
     assert len(seen) == 3
     torch.testing.assert_close(vmap(torch.sin)(X), X.sin())
+
+
+def test_integers_behind_a_map():
+    """What is computed from slices is not guessed, and a branch on it is a break."""
+
+    def fn(i):
+        y = vmap(lambda k: k * 2)(i)
+        return y + 1 if y[0] == 0 else y - 1
+
+    compiled = jit.compile(fn)
+    for i in (PLACES, PLACES + 1, PLACES):
+        assert torch.equal(compiled(i), fn(i))

@@ -80,7 +80,7 @@ def only_raises(frame, index: int) -> bool:
 def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
     """Go on as if the truth of a tensor were ``expected``; False where that is not possible."""
     handle = tensor.handle(s)
-    if not s.assuming or any(type(n) is not int or n != 1 for n in handle.shape):
+    if not s.assuming or s.in_a_map or any(type(n) is not int or n != 1 for n in handle.shape):
         return False
     holds = s.torch_call(torch.ne if expected else torch.eq, [tensor.detached(s), s.from_python(0)], {})
     if handle.shape:

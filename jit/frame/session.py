@@ -49,6 +49,7 @@ class Session(Makers):
         generators, real_generators: that were made while capturing, and that came in and were read.
         maps: the calls of torch.vmap that the program is in; see ``values.batched``. ``scalars_index``: not empty
             where mapped scalars index tensors in them, whatever modes the program is in: the numbers along each axis.
+        levels: the transforms of torch.func that the program is in, the outermost first; see ``library.transforms``.
         guesses, unsteady: see ``guesses``: (node, value, place); places where no value is guessed, None: nowhere.
         assumption: see ``assumptions``: a tensor that has to be true after the graph has run.
         trial: while a cached function is tried: what the ones it calls gave; see ``library.cached_functions``.
@@ -111,6 +112,11 @@ class Session(Makers):
     def speculate(self, **options) -> Attempt:
         """A context in which a way of doing something is tried: see ``Attempt``."""
         return Attempt(self, **options)
+
+    @property
+    def in_a_map(self) -> bool:
+        """Whether the program is inside ``torch.vmap``, where a tensor stands for all slices."""
+        return bool(self.tracer.written_before)
 
     def set_elements(self, sequence: Value, elements: list[Value]) -> None:
         """Replace the elements of a list value; iterators over it see the change."""

@@ -20,6 +20,7 @@ from jit.graph.handles import TensorHandle
 from jit.graph.interpret import compile_python
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.nested import holds, of_kind, replaced
+from jit.graph.prim_info import info
 from jit.graph.registry import OPS
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def _evaluated(builder: Builder, node: Node, nodes: list[Node]) -> torch.Tensor:
 
 def cone(node: Node) -> list | None:
     """The nodes that ``node`` is computed from, in program order; None where one is random, large or of a size that may
-    change, or there are too many."""
+    change, or stands for others that are not there yet, as a map's do, or there are too many."""
     seen, todo = {node}, [node]
     while todo:
         n = todo.pop()
         if (n.impure or len(seen) > _NODES or not all(map(_fixed, n.types))
-            or holds(Dim, n.attrs)):
+            or holds(Dim, n.attrs) or info(n.op).kind == "gradient" and not info(n.op).in_kernels):
             return None
         for i in n.inputs:
             if i not in seen:

@@ -82,8 +82,7 @@ class Tracer:
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad = self.inner_leaf = False
-        # See ``gradient_paths.unfolded``; memory with a version below this is from outside of a map, and not written.
-        self.unfolding, self.written_before = None, 0
+        self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed

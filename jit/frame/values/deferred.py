@@ -203,7 +203,9 @@ def may_raise(fn: object, name: str, handles: list[TensorHandle]) -> bool:
 def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], error: Unsupported) -> Deferred:
     """The result of ``fn`` as a deferred value. Raises ``error`` where the call cannot be made later, or may raise."""
     name = name_of(fn) if error.kind in KINDS else None
-    if name is None or "out" in kwargs or not all(_plain(s, v) for v in (*args, *kwargs.values())) or s.tracer.autocast:
+    if name is None or "out" in kwargs or not all(_plain(s, v) for v in (*args, *kwargs.values())):
+        raise error
+    if s.in_a_map or s.tracer.autocast:
         raise error
     handles = [t.handle(s) for t in tensors_in(s, (*args, *kwargs.values()))]
     if not handles or any(h.type.is_symbolic for h in handles) and name == "item":
