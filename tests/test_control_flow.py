@@ -1,8 +1,12 @@
-"""``torch.cond`` and the loops of ``torch._higher_order_ops`` in compiled functions."""
+"""``torch.cond`` and the loops of ``torch._higher_order_ops`` in compiled functions. What is expected is written out in
+Python, since in eager PyTorch's own compiler is called for each of them."""
+
+import types
 
 import pytest
 import torch
 from torch._higher_order_ops import map as map_, scan, while_loop
+from torch.utils import _pytree as pytree
 
 import jit
 
@@ -10,13 +14,43 @@ torch.manual_seed(0)
 X, V = torch.randn(5, 4), torch.randn(4)
 
 
+OPERATORS = types.SimpleNamespace(map=map_, scan=scan, while_loop=while_loop)
+
+
+def stacked(results):
+    leaves, specs = zip(*map(pytree.tree_flatten, results))
+    return pytree.tree_unflatten([torch.stack(found) for found in zip(*leaves)], specs[0])
+
+
+def slices(xs, dim):
+    leaves, spec = pytree.tree_flatten(xs)
+    return [pytree.tree_unflatten(of, spec) for of in zip(*[x.unbind(dim) for x in leaves])]
+
+
+def expected_scan(combine, carry, xs, dim=0, reverse=False):
+    results = []
+    for x in slices(xs, dim)[::-1 if reverse else 1]:
+        carry, out = combine(carry, x)
+        results.append(out)
+    out = stacked(results[::-1] if reverse else results)
+    return carry, pytree.tree_map(lambda t: t.movedim(0, dim), out)
+
+
+def expected_while_loop(condition, body, carried):
+    while condition(*carried):
+        carried = body(*carried)
+    return carried
+
+
+EXPECTED = types.SimpleNamespace(map=lambda f, xs, *others: stacked([f(x, *others) for x in slices(xs, 0)]),
+                                 scan=expected_scan, while_loop=expected_while_loop)
+
+
 def agree(fn, *args, **options):
-    expected = fn(*args)
+    expected = fn(EXPECTED, *args)
     compiled = jit.compile(fn, **options)
     for _ in range(2):
-        found = compiled(*args)
-        torch.testing.assert_close(found, expected)
-    return compiled
+        torch.testing.assert_close(compiled(OPERATORS, *args), expected)
 
 
 def outer(x):
@@ -59,13 +93,13 @@ def test_errors_are_eagers(fn):
 
 
 LOOPS = {
-    "map": lambda x: map_(lambda r: r.sin() * 2, x),
-    "map with others": lambda x: map_(lambda r, w: (r * w).sum(), x, V),
-    "map of several": lambda x: map_(lambda d: {"a": d["x"] + d["y"], "b": d["x"].sum()}, {"x": x, "y": x * 2}),
-    "scan": lambda x: scan(lambda c, r: (c + r, c * 2), torch.zeros(4), x),
-    "scan from behind": lambda x: scan(lambda c, r: (c * 0.5 + r, c.sin()), torch.zeros(4), x, reverse=True),
-    "scan along another dimension": lambda x: scan(lambda c, r: (c + r, c + 1), torch.zeros(5), x, dim=1),
-    "scan of several": lambda x: scan(lambda c, r: ((c[0] + r["a"], c[1] * r["b"]), c[0] - c[1]),
+    "map": lambda ops, x: ops.map(lambda r: r.sin() * 2, x),
+    "map with others": lambda ops, x: ops.map(lambda r, w: (r * w).sum(), x, V),
+    "map of several": lambda ops, x: ops.map(lambda d: {"a": d["x"] + d["y"], "b": d["x"].sum()}, {"x": x, "y": x * 2}),
+    "scan": lambda ops, x: ops.scan(lambda c, r: (c + r, c * 2), torch.zeros(4), x),
+    "scan from behind": lambda ops, x: ops.scan(lambda c, r: (c * 0.5 + r, c.sin()), torch.zeros(4), x, reverse=True),
+    "scan along another dimension": lambda ops, x: ops.scan(lambda c, r: (c + r, c + 1), torch.zeros(5), x, dim=1),
+    "scan of several": lambda ops, x: ops.scan(lambda c, r: ((c[0] + r["a"], c[1] * r["b"]), c[0] - c[1]),
                                       (torch.zeros(4), torch.ones(4)), {"a": x, "b": x * 2}),
 }
 
@@ -75,17 +109,40 @@ def test_loops(name):
     fn = LOOPS[name]
     agree(fn, X, fullgraph=True)
     found = []
-    for run in (fn, jit.compile(fn, fullgraph=True)):
+    for ops, run in ((EXPECTED, fn), (OPERATORS, jit.compile(fn, fullgraph=True))):
         x = X.clone().requires_grad_()
-        leaves = torch.utils._pytree.tree_leaves(run(x))
+        leaves = pytree.tree_leaves(run(ops, x))
         sum((t * t).sum() for t in leaves if t.requires_grad).backward()
         found.append(x.grad)
     torch.testing.assert_close(found[1], found[0])
 
 
 def test_while_loops():
-    def fn(x):
-        return while_loop(lambda i, a: a.norm() < 100, lambda i, a: (i + 1, a * 1.7), (torch.tensor(0), x))
+    def fn(ops, x):
+        return ops.while_loop(lambda i, a: a.norm() < 100, lambda i, a: (i + 1, a * 1.7), (torch.tensor(0), x))
 
     for x in (X, X * 30, X * 1000):
         agree(fn, x)
+
+
+def test_cond_in_callees_and_lists():
+    """Where a break can be resumed inside, and where it cannot."""
+
+    def inner(x):
+        return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,)) * 2
+
+    def fn(x):
+        y = inner(x)
+        for k in range(2):
+            y = torch.cond(y[0, k] > 0, torch.sin, torch.cos, (y,))
+        return y, [torch.cond(v.sum() > 0, torch.exp, torch.neg, (v,)) for v in (x, -x)]
+
+    def expected(x):
+        y = (x + 1 if x.sum() > 0 else x - 1) * 2
+        for k in range(2):
+            y = y.sin() if y[0, k] > 0 else y.cos()
+        return y, [v.exp() if v.sum() > 0 else -v for v in (x, -x)]
+
+    compiled = jit.compile(fn)
+    for x in (X, -X, X * 3):
+        torch.testing.assert_close(compiled(x), expected(x))

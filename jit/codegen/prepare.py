@@ -49,7 +49,7 @@ def _is_conjugate(node: Node) -> bool:
 
 def _shows_call(node: Node) -> bool:
     """Whether it is a view of complex numbers that a library call has given."""
-    return node.op in VIEWS and node.type.dtype.is_complex and node.inputs[0].op in ("aten_call", "getitem")
+    return node.op in VIEWS and node.type.dtype.is_complex and info(node.inputs[0].op).kind in ("call", "part")
 
 
 def prepare(graph: Graph) -> Graph:

@@ -37,11 +37,12 @@ class Calls:
 
     def __init__(self, s: Session) -> None:
         self.s = s
+        self.direct = False  # whether the Python function that was called last was entered by a call instruction
 
     def call_function(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
                       direct: bool = False) -> Value:
         """Call a Python function: by table, as a torch operation, or inlined."""
-        real = fn.obj
+        real, self.direct = fn.obj, direct
         if real is not None:
             handler = tables.functions.get(real)
             if handler is not None:

@@ -92,7 +92,7 @@ def _last_entries(s: Session, log: list[Effect]) -> list[Effect]:
     for n, (fn, args, _) in enumerate(log):
         touched = args[0] if args else None
         obj = getattr(touched, "obj", None)
-        if (fn is not dict.__setitem__ or type(obj) is not dict or not args[1].is_const()
+        if (fn is not dict.__setitem__ or type(obj) is not dict or args[1].symbolic or not args[1].is_const()
             or args[1].const(s) not in obj):
             break
         slot = id(obj), args[1].const(s)

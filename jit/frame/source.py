@@ -37,9 +37,10 @@ class Source:
         loadable: bytecode can load it without a lookup that runs descriptors.
         guarded: guards can reach it.
         immediate: loading it is no work, so that it is loaded wherever it is used.
+        owned: it is always the same object, which the entry keeps alive.
     """
 
-    fresh = slot = rereadable = immediate = False
+    fresh = slot = rereadable = immediate = owned = False
     stays = loadable = guarded = True
 
     @property
@@ -107,6 +108,7 @@ class Const(Source):
     def __init__(self, obj: object, text: str = "", owned: bool = False) -> None:
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
         self.held = obj if self.reference is None else None
+        self.owned = owned
         self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type))
                              else f"<{type(obj).__name__}>")
         self.number = hash((Const, id(obj)))

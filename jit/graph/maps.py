@@ -36,8 +36,8 @@ def depends(nodes: Iterable[Node], level: int) -> set[Node]:
     """Those of the nodes, in program order, that differ from slice to slice."""
     found: set[Node] = set()
     for n in nodes:
-        ends = n.op in ("mapped", "collected") and n.attrs["level"] == level
-        if ends and n.op == "mapped" or not ends and not found.isdisjoint(n.inputs):
+        own = n.attrs.get("level") == level  # where the map begins or ends
+        if n.op == "mapped" if own else not found.isdisjoint(n.inputs):
             found.add(n)
     return found
 

@@ -78,14 +78,15 @@ def _of_tensors(pred, true_fn, false_fn, operands=()):
 
 @on_function(torch.cond)
 def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    direct = s.calls.direct
     if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
         raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
-    return s.inline(s.wrap_raw(_cond), args, kwargs)
+    return s.inline(s.wrap_raw(_cond), args, kwargs, direct)
 
 
 @on_name((torch_private.LOOPS + "while_loop", "while_loop"))
 def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.inline(s.wrap_raw(_while_loop), args, kwargs)
+    return s.inline(s.wrap_raw(_while_loop), args, kwargs, s.calls.direct)
 
 
 @on_name((torch_private.LOOPS + "map", "map"))
