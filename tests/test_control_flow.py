@@ -94,6 +94,7 @@ def test_errors_are_eagers(fn):
 
 LOOPS = {
     "map": lambda ops, x: ops.map(lambda r: r.sin() * 2, x),
+    "map by name": lambda ops, x: ops.map(f=lambda r: r.cos(), xs=x),
     "map with others": lambda ops, x: ops.map(lambda r, w: (r * w).sum(), x, V),
     "map of several": lambda ops, x: ops.map(lambda d: {"a": d["x"] + d["y"], "b": d["x"].sum()}, {"x": x, "y": x * 2}),
     "scan": lambda ops, x: ops.scan(lambda c, r: (c + r, c * 2), torch.zeros(4), x),

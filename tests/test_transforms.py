@@ -364,3 +364,34 @@ def test_integers_behind_a_map():
     compiled = jit.compile(fn)
     for i in (PLACES, PLACES + 1, PLACES):
         assert torch.equal(compiled(i), fn(i))
+
+
+@pytest.mark.parametrize("used", [lambda kept: kept[0] + 1, lambda kept: kept[0].sum(), lambda kept: kept])
+def test_slices_that_are_used_behind_the_map(used):
+    """Eager says what comes of that; nothing of one slice is taken for all."""
+
+    def fn(x):
+        kept = []
+        y = vmap(lambda r: (kept.append(r * 2), r * 3)[1])(x)
+        return y, used(kept)
+
+    found = []
+    for run in (fn, jit.compile(fn)):
+        try:
+            found.append(repr(run(X)))
+        except RuntimeError as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+
+
+def test_what_vjp_gives_may_leave():
+    """Through a break, and as a result."""
+
+    def broken(x, t):
+        out, back = vjp(lambda a: a.sin() * a.sum(), x)
+        jit.graph_break()
+        return back(t)[0] + out
+
+    same(broken(V, V + 1), jit.compile(broken)(V, V + 1))
+    out, back = jit.compile(lambda x: vjp(torch.exp, x))(V)
+    same((V.exp(), (V.exp() * 2,)), (out, back(torch.full((4,), 2.0))))

@@ -28,7 +28,7 @@ def collect(tracer: Tracer, part: TensorHandle, level: int, size: IntExpr) -> Te
     """All slices of a result, one behind the other in the first dimension.
 
     Raises:
-        Unsupported: where the result shows memory from outside of the map, or there is no rule for an operation.
+        Unsupported: where there is no rule for an operation.
     """
     node, t = part.node, part.type
     made = tracer.builder.node("collected", (node,), {"level": level, "size": size}, t.replace(

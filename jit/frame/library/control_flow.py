@@ -91,7 +91,7 @@ def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[st
 
 @on_name((torch_private.LOOPS + "map", "map"))
 def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _written_out(s, _map, args, kwargs, args[1], Constant(0))
+    return _written_out(s, _map, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[1], Constant(0))
 
 
 @on_name((torch_private.LOOPS + "scan", "scan"))

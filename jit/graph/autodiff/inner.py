@@ -25,7 +25,11 @@ def expand_gradients(graph: Graph) -> Graph:
         Unsupported: an operation on the way has no gradient here; kind "gradient".
     """
     made = _Inner(graph).run()
-    made.nodes[:] = without_slices(made.nodes)
+    left = without_slices(made.nodes)
+    if len(left) < len(made.nodes):
+        if not {o.node for o in made.outputs} <= set(left):
+            raise Unsupported("a tensor from inside of torch.vmap is used behind it", "return it", kind="functorch")
+        made.nodes[:] = left
     return made
 
 
