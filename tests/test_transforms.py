@@ -177,6 +177,9 @@ MAPS = {
     "writes": (lambda x, i: vmap(lambda r, k: (torch.zeros(4).index_put((k,), r[:2]), torch.zeros(4).scatter(
         0, k, r), torch.zeros(4).index_add(0, k, r[:2]), r.scatter_add(0, k, r)))(x, i), X,
         torch.tensor([[0, 1], [2, 3], [1, 1], [0, 0], [3, 2]])),
+    "gradients of writes": (lambda x, i: grad(lambda a: vmap(lambda r, k: torch.zeros(4).index_put((k,), r[:2] * r[2:])
+                            .pow(2).sum() + r.index_put((k,), r[:2]).sum())(a, i).sum())(x), X,
+                            torch.tensor([[0, 1], [2, 3], [1, 1], [0, 0], [3, 2]])),
     "changes in place": (lambda x: vmap(lambda r: r.clone().add_(1).mul_(r))(x), X),
     "changes of a part in place": (lambda x: vmap(_part_of)(x), X),
     "changes of a new tensor": (lambda x: vmap(_new)(x), X),
@@ -395,3 +398,12 @@ def test_what_vjp_gives_may_leave():
     same(broken(V, V + 1), jit.compile(broken)(V, V + 1))
     out, back = jit.compile(lambda x: vjp(torch.exp, x))(V)
     same((V.exp(), (V.exp() * 2,)), (out, back(torch.full((4,), 2.0))))
+
+
+def test_a_negative_row_of_a_map_is_out_of_range():
+    """``index_select`` and ``embedding`` do not count from the end, in a map of different tables too."""
+    tables, places = torch.randn(3, 5, 2), torch.tensor([[0, 4], [1, 2], [3, -1]])
+    compiled = jit.compile(lambda t, i: vmap(lambda r, k: r.index_select(0, k))(t, i), fullgraph=True)
+    same(vmap(lambda r, k: r.index_select(0, k))(tables, places.abs()), compiled(tables, places.abs()))
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(tables, places)

@@ -232,7 +232,10 @@ def _places(m: Batch, n: Node, x: Node, indices: Sequence[Node]) -> tuple[Node, 
     each = m.b.iota(m.size, device=x.type.device)
     for k in range(len(shape)):
         each = m.b.unsqueeze(each, k + 1)
-    given = [m.b.expand(each, (m.size, *shape)), *map(m.all, indices)]
+    indices = list(map(m.all, indices))
+    if not n.attrs.get("wrap", True):  # what is negative is still out of range
+        indices = [m.b.where(m.b.lt(i, 0), x.type.shape[1 + d], i) for d, i in zip(n.attrs["dims"], indices)]
+    given = [m.b.expand(each, (m.size, *shape)), *indices]
     return m.b.permute(x, order), given, order, {**n.attrs, "dims": tuple(range(len(given))), "wrap": True}
 
 
@@ -259,7 +262,6 @@ def _put(m: Batch, n: Node) -> Node | None:
         return None
     dims, count = n.attrs["dims"], indices[0].type.rank
     ahead, given, order, attrs = _places(m, n, m.all(x), indices)
-    attrs.pop("wrap")
     values = m.b.expand(m.lined(values, n.type.rank - len(dims) + count), (
         m.size, *n.type.shape[:dims[0]], *indices[0].type.shape, *n.type.shape[dims[-1] + 1:]))
     first = dims[0]

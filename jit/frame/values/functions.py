@@ -191,8 +191,8 @@ class FunctionValue(ObjectValue):
             return self.annotations
         if name == "__dict__":
             return s.instance_dict(self)
-        if name == "__type_params__" and self.obj is None:
-            return Constant(())
+        if name == "__type_params__" and hasattr(types.FunctionType, name):
+            return Constant(()) if self.obj is None else s.wrap(self.obj.__type_params__, src.GetAttr(self.root(), name))
         if name == "__class__":
             return s.wrap_class(types.FunctionType)
         value = self.own_attr(s, name)
