@@ -7,9 +7,10 @@ from pathlib import Path
 
 # Before jit is imported: the developer's own switches must not change what is tested.
 for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDING", "JIT_FALLBACK_RANDOM",
-              "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB"):
+              "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB", "JIT_EAGER_WHERE_FASTER"):
     os.environ.pop(_name, None)
 os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that tests start
+os.environ["JIT_EAGER_WHERE_FASTER"] = "0"  # tests say themselves where the clock may decide
 
 import hypothesis
 import pytest

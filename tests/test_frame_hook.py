@@ -19,6 +19,7 @@ from frame_harness import check_lets_go, compiled, observe, same
 
 import jit
 from jit import config
+from jit.frame.dispatch import captures_so_far
 from jit.runtime import native
 
 ONES = torch.ones(3)
@@ -586,3 +587,30 @@ print("fine")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert "fine" in done.stdout, done.stderr[-2000:]
+
+
+def test_modules_that_come_and_go_are_compiled_a_few_times():
+    """A module made anew for each call is no reason to compile its methods at each call."""
+    class Scaled(torch.nn.Module):
+        def __init__(self, x):
+            super().__init__()
+            self.x = x
+
+        def forward(self, match):
+            self.found = torch.sin(self.x) * 2
+            return ""
+
+    fresh = jit.disable(Scaled)
+
+    def program(x):
+        module = fresh(x)
+        re.sub("x", module, "x")
+        return module.found + 1
+
+    c = jit.compile(program)
+    counts = []
+    for _ in range(12):
+        torch.testing.assert_close(c(ONES), torch.sin(ONES) * 2 + 1)
+        gc.collect()
+        counts.append(captures_so_far())
+    assert counts[-1] == counts[-5] and served(c) > 0

@@ -8,6 +8,7 @@ seen.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib
 import sys
@@ -38,6 +39,7 @@ LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
 MODULE_CALL = torch.nn.Module.__call__.__code__
 # What runs on the program's behalf but is none of it, with all that it calls: imports.
 QUIET = (importlib._bootstrap._find_and_load,)
+MOST_GONE = 3  # modules of one class that came and went, until methods of its next ones are evaluated as they are
 MOST_IDLE = 2  # captures with nothing for a graph after which a function is left alone
 _said: set = set()
 
@@ -72,6 +74,7 @@ class Callees:
     def __init__(self, settings: Settings) -> None:
         self.settings = dataclasses.replace(settings, quiet=True, resumes={})
         self.region = native().Region(self.decide)
+        self.gone: collections.Counter[tuple] = collections.Counter()  # by code and class: owners that are no more
 
     def decide(self, fn, first) -> tuple | None | None:
         """For the hook: None (its frames are evaluated as they are), or (dispatcher, takes the closure's cells first,
@@ -88,6 +91,8 @@ class Callees:
         if not worth_capturing(fn):
             return None
         owned = isinstance(first, torch.nn.Module) and code.co_argcount > 0
+        if owned and self.gone[code, type(first)] >= MOST_GONE:  # made anew for each call: nothing comes of compiling
+            return None
         bound = self.remember(code, first) if owned else None
         cells = bool(code.co_freevars)
         plain = function_of_cells(code, fn.__globals__) if cells else fn
@@ -99,8 +104,13 @@ class Callees:
 
     def remember(self, code, owner):
         """A weak reference to a module, whose death lets its dispatchers of ``code`` go."""
-        address, region = id(owner), self.region
-        return weakref.ref(owner, lambda _: region.disown(code, address))
+        address, region, gone, cls = id(owner), self.region, self.gone, type(owner)
+
+        def disown(_: object) -> None:
+            gone[code, cls] += 1
+            region.disown(code, address)
+
+        return weakref.ref(owner, disown)
 
 
 def worth_capturing(fn) -> bool:

@@ -17,7 +17,7 @@ from ..errors import PassError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import stance
+from . import stance, trial
 from .capture import Captured, capture
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
-_counts = {"graphs": 0}
+_counts = {"graphs": 0, "captures": 0}
 _MOST_FAILURES = 4  # of our rules in one function, until it runs in eager for good
 # Frames that run in eager for what they do, not for what they call.
 _EAGER_RAISES = ("raises", "gradient", "lazy-module")
@@ -261,6 +261,7 @@ class Missed:
                 return self.give_up(fn)
         capturing = native().set_capturing(True)
         self.dynamic.captures = len(self.captures)
+        _counts["captures"] += 1
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -284,9 +285,17 @@ class Missed:
         if captured.failed:
             self.count_failure()
         captured.entry = entry
+        if self.may_be_slower(captured, target):
+            entry.trial = trial.Trial(entry, fn.__qualname__, len(captured.breaks), captures_so_far)
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         return entry
+
+    def may_be_slower(self, captured: Captured, target: Callable | None) -> bool:
+        """Whether eager is tried too: what the user has asked to be compiled breaks its graph."""
+        left = [b for b in captured.breaks if b.kind not in _EAGER_RAISES]
+        return (config.eager_where_faster and bool(left) and target is not None
+                and not self.settings.quiet and not self.dynamic.resumed)
 
     def worth_calling(self, captured: Captured) -> bool:
         """Whether the rewritten function is run rather than the original."""
@@ -380,6 +389,11 @@ def count_graph() -> None:
 def compile_count() -> int:
     """Graphs compiled so far in this process."""
     return _counts["graphs"]
+
+
+def captures_so_far() -> int:
+    """Frames captured so far in this process."""
+    return _counts["captures"]
 
 
 def reset() -> None:

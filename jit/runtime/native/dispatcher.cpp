@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common.h"
+#include "entry.h"
 #include "frame_hook.h"
 #include "guards.h"
 
@@ -15,98 +16,6 @@ namespace {
 // Set while this thread captures: compiled functions then run their original.
 thread_local bool capturing = false;
 std::atomic<bool> in_eager{false};  // whether all dispatchers run their originals: see stance.py
-
-// ---- entries --------------------------------------------------------------------------------------------------------
-
-struct EntryObject {
-  PyObject_HEAD
-  PyObject* guards;  // a GuardProgram, or None: always matches
-  PyObject* target;  // None: the original runs
-  PyObject* plan;
-  PyObject* region;  // what the frame hook serves while the target runs, or None
-  PyObject* owner;   // a weak reference to the dispatcher that it was made for
-  PyObject* dict;    // free for the owner's notes
-  unsigned long long hits;
-};
-
-PyTypeObject EntryType = {PyVarObject_HEAD_INIT(nullptr, 0)};
-
-EntryObject* entry_cast(PyObject* o) { return reinterpret_cast<EntryObject*>(o); }
-
-int entry_traverse(PyObject* o, visitproc visit, void* arg) {
-  auto* e = entry_cast(o);
-  Py_VISIT(e->guards);
-  Py_VISIT(e->target);
-  Py_VISIT(e->plan);
-  Py_VISIT(e->region);
-  Py_VISIT(e->dict);
-  return 0;
-}
-
-int entry_clear(PyObject* o) {
-  auto* e = entry_cast(o);
-  Py_CLEAR(e->guards);
-  Py_CLEAR(e->target);
-  Py_CLEAR(e->plan);
-  Py_CLEAR(e->region);
-  Py_CLEAR(e->owner);
-  Py_CLEAR(e->dict);
-  return 0;
-}
-
-void entry_dealloc(PyObject* o) {
-  PyObject_GC_UnTrack(o);
-  entry_clear(o);
-  Py_TYPE(o)->tp_free(o);
-}
-
-PyObject* entry_repr(PyObject* o) {
-  return PyUnicode_FromFormat("<jit entry: target %R, %llu hits>", entry_cast(o)->target, entry_cast(o)->hits);
-}
-
-PyObject* entry_get(PyObject* o, void* offset) {
-  PyObject* v = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(o) + (size_t)offset);
-  return Py_NewRef(v ? v : Py_None);
-}
-
-PyObject* entry_get_owner(PyObject* o, void*) {
-  PyObject* owner = entry_cast(o)->owner ? weakref_target(entry_cast(o)->owner) : nullptr;
-  return Py_NewRef(owner ? owner : Py_None);
-}
-
-// [(what, Name)]: all that the entry holds, and how each can be had in another process.
-PyObject* entry_holds(PyObject* o, PyObject*) {
-  Ref module = Ref::steal(PyImport_ImportModule("jit.runtime.held"));
-  return module ? PyObject_CallMethod(module.get(), "holds", "O", o) : nullptr;
-}
-
-PyMethodDef entry_methods[] = {
-    {"holds", Entry<entry_holds>::call, METH_NOARGS,
-     "holds() -> [(what, jit.runtime.names.Name)]: all that the entry holds, by its name; see jit/runtime/held.py."},
-    {nullptr, nullptr, 0, nullptr},
-};
-
-PyObject* entry_get_hits(PyObject* o, void*) { return PyLong_FromUnsignedLongLong(entry_cast(o)->hits); }
-
-PyGetSetDef entry_getset[] = {
-    {"guards", entry_get, nullptr, "The guard program, or None.", (void*)offsetof(EntryObject, guards)},
-    {"target", entry_get, nullptr, "What is called with the locals; None: the original runs.",
-     (void*)offsetof(EntryObject, target)},
-    {"region", entry_get, nullptr, "The Region whose functions the frame hook serves while the target runs, or None.",
-     (void*)offsetof(EntryObject, region)},
-    {"plan", entry_get, nullptr, "The plan whose bound inputs the guards keep up to date, or None.",
-     (void*)offsetof(EntryObject, plan)},
-    {"owner", entry_get_owner, nullptr, "The dispatcher that it was made for, or None once that is gone.", nullptr},
-    {"hits", entry_get_hits, nullptr, "Calls that this entry has served.", nullptr},
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
-
-bool entry_matches(EntryObject* e, PyObject* const* locals, Py_ssize_t n) {
-  if (!e->guards || !e->target) return false;
-  if (e->guards == Py_None) return true;
-  return guards_check(e->guards, locals, n);
-}
 
 // ---- tail calls -----------------------------------------------------------------------------------------------------
 
@@ -309,13 +218,22 @@ void drop_dead(DispatcherObject* d) {
   Py_DECREF(old);
 }
 
-// Whether the original has to run, and what the frame hook serves meanwhile.
+// Whether the original has to run, and what the frame hook serves meanwhile; the trial that a call is part of.
 struct Original {
-  bool wanted = false;
-  Ref region;
+  bool wanted = false, alone = false;  // alone: nothing is served, whatever is armed
+  Ref region, trial;
 };
 
 PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
+  if (e->trial) {
+    Ref trial = Ref::share(e->trial), eager = Ref::steal(PyObject_CallMethod(trial.get(), "begin", nullptr));
+    if (!eager) return nullptr;
+    if (eager.get() != Py_None) original.trial = trial;
+    if (eager.get() == Py_True) {
+      original.wanted = original.alone = true;
+      return nullptr;
+    }
+  }
   Ref target = Ref::share(e->target), region = Ref::share(e->region);
   if (target.get() == Py_None) {
     original.wanted = true;
@@ -375,9 +293,24 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
 // The frame hook leaves the original's own frame alone.
 PyObject* call_original(DispatcherObject* d, const Original& original, PyObject* fn, PyObject* const* args,
                         size_t nargsf, PyObject* kwnames) {
+  std::unique_ptr<Disarmed> quiet(original.alone ? new Disarmed : nullptr);
   Armed armed(original.region.get());
   PassOnce pass(d->code);
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+}
+
+PyObject* settle(PyObject* result);
+
+// Tells the trial that a call was part of what came of it. Takes the reference to `result`.
+PyObject* tried(const Original& original, PyObject* result) {
+  if (!original.trial) return result;
+  result = settle(result);
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  Ref told = Ref::steal(PyObject_CallMethod(original.trial.get(), "end", "O", result ? result : Py_NotImplemented));
+  if (!told) PyErr_WriteUnraisable(original.trial.get());
+  PyErr_Restore(type, value, traceback);
+  return result;
 }
 
 PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -395,14 +328,15 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
     PyObject* result =
         dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
-    return original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result;
+    return tried(original,
+                 original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
   }
   Locals locals(local_count(d));
   int bound = bind(d, args, nargs, kwnames, locals);
   if (bound < 0) return nullptr;
   if (!bound) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   PyObject* result = dispatch(d, locals.values, locals.n, PY_VECTORCALL_ARGUMENTS_OFFSET, original);
-  return original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result;
+  return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
 }
 
 // The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`.
@@ -734,17 +668,6 @@ bool dispatcher_function(PyObject* f, PyObject** wrapped) {
 }
 
 bool init_dispatcher(PyObject* module) {
-  EntryType.tp_name = "jit.runtime.native.Entry";
-  EntryType.tp_basicsize = sizeof(EntryObject);
-  EntryType.tp_dictoffset = offsetof(EntryObject, dict);
-  EntryType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
-  EntryType.tp_traverse = entry_traverse;
-  EntryType.tp_clear = entry_clear;
-  EntryType.tp_dealloc = entry_dealloc;
-  EntryType.tp_repr = entry_repr;
-  EntryType.tp_getset = entry_getset;
-  EntryType.tp_methods = entry_methods;
-
   TailCallType.tp_name = "jit.runtime.native.TailCall";
   TailCallType.tp_basicsize = sizeof(TailCallObject);
   TailCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
@@ -781,7 +704,7 @@ bool init_dispatcher(PyObject* module) {
   BoundDispatcherType.tp_descr_get = bound_get;
   if (PyType_Ready(&TailCallType) != 0 || PyModule_AddObjectRef(module, "TailCall", (PyObject*)&TailCallType) != 0)
     return false;
-  if (PyType_Ready(&EntryType) != 0 || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0)
+  if (!init_entry() || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0)
     return false;
   return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 &&
          PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
