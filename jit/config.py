@@ -33,8 +33,8 @@ OPTIONS = {
     "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
     "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's "
                                "key"),
-    "eager_where_faster": Option(True, "leave entries that break the graph to eager where timed calls tell that eager is "
-                                       "faster; a few calls run in eager for that"),
+    "eager_where_faster": Option(True, "leave entries that break the graph to eager where timed calls tell that eager "
+                                       "is faster; a few calls run in eager for that"),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
     "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs"),

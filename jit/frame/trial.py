@@ -1,8 +1,8 @@
-"""Whether an entry that breaks the graph is faster than eager: calls of the program are timed one way and the other, and
-the entry is left to eager where that is faster.
+"""Whether an entry that breaks the graph is faster than eager: calls of the program are timed one way and the other,
+and the entry is left to eager where that is faster.
 
-A break costs a call of Python's and the facts of what goes on behind it, so a program that breaks at every step may gain
-less in its kernels than that. Nothing tells it beforehand but the clock. Only calls that the program makes anyway are
+A break costs a call of Python's and the facts of what goes on behind it, so a program that breaks at every step may
+gain less in its kernels than that. Nothing tells it beforehand but the clock. Only calls that the program makes anyway are
 timed: a few of them run in eager, which gives the same. They are not compared while anything is still being compiled,
 nor where random numbers are drawn, which are not eager's (``config.fallback_random``): one seed gives one result.
 """
@@ -13,9 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_iter
 
-from .. import config, logs
+from .. import config, logs, torch_private
 
 if TYPE_CHECKING:
     from ..runtime.native import Entry
@@ -104,7 +103,7 @@ class Trial:
         if self.quiet <= QUIET:
             return
         self.times[eager].append(took)
-        self.grad |= any(isinstance(t, torch.Tensor) and t.requires_grad for t in tree_iter(result))
+        self.grad |= any(isinstance(t, torch.Tensor) and t.requires_grad for t in torch_private.pytree.tree_iter(result))
         if eager:
             self.judge()
 
@@ -117,5 +116,5 @@ class Trial:
             self.entry.trial = None
             if eager < (FORWARD_AHEAD if self.grad else AHEAD) * compiled:
                 self.entry.leave_to_eager()
-                log(f"{self.name} is left to eager for arguments like these: it breaks its graph ({self.breaks} times in "
-                    f"the first one), and takes {compiled * 1e3:.3g} ms compiled, {eager * 1e3:.3g} ms in eager")
+                log(f"{self.name} is left to eager for arguments like these: it breaks its graph ({self.breaks} times "
+                    f"in the first one), and takes {compiled * 1e3:.3g} ms compiled, {eager * 1e3:.3g} ms in eager")

@@ -192,7 +192,9 @@ class FunctionValue(ObjectValue):
         if name == "__dict__":
             return s.instance_dict(self)
         if name == "__type_params__" and hasattr(types.FunctionType, name):
-            return Constant(()) if self.obj is None else s.wrap(self.obj.__type_params__, src.GetAttr(self.root(), name))
+            if self.obj is None:
+                return Constant(())
+            return s.wrap(self.obj.__type_params__, src.GetAttr(self.root(), name))
         if name == "__class__":
             return s.wrap_class(types.FunctionType)
         value = self.own_attr(s, name)

@@ -328,8 +328,7 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
     PyObject* result =
         dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
-    return tried(original,
-                 original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
+    return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
   }
   Locals locals(local_count(d));
   int bound = bind(d, args, nargs, kwnames, locals);
@@ -704,8 +703,7 @@ bool init_dispatcher(PyObject* module) {
   BoundDispatcherType.tp_descr_get = bound_get;
   if (PyType_Ready(&TailCallType) != 0 || PyModule_AddObjectRef(module, "TailCall", (PyObject*)&TailCallType) != 0)
     return false;
-  if (!init_entry() || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0)
-    return false;
+  if (!init_entry() || PyType_Ready(&DispatcherType) != 0 || PyType_Ready(&BoundDispatcherType) != 0) return false;
   return PyModule_AddObjectRef(module, "Dispatcher", (PyObject*)&DispatcherType) == 0 &&
          PyModule_AddObjectRef(module, "BoundDispatcher", (PyObject*)&BoundDispatcherType) == 0 &&
          PyModule_AddObjectRef(module, "Entry", (PyObject*)&EntryType) == 0 &&
