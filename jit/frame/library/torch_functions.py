@@ -179,7 +179,7 @@ for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
     on_tensor_method(_name)(plain_reader(_name))
 
 
-@on_tensor_method("numpy", "__array__", "data_ptr", "cpu_")
+@on_tensor_method("data_ptr", "cpu_")
 def unknown_values(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     tensor.handle(s)
     raise Unsupported("a tensor's values are read by Python", kind="data-dependent-value",
