@@ -43,7 +43,7 @@ def same(expected, found):
             assert found.flags.writeable == expected.flags.writeable
             steps = [[s for s, n in zip(a.strides, a.shape) if n > 1] for a in (expected, found)]
             assert not expected.size or steps[0] == steps[1], (expected.shape, expected.strides, found.strides)
-        tolerance = TOLERANCES.get(expected.dtype, 1e-9)
+        tolerance = TOLERANCES.get(expected.dtype, 1e-6)
         if expected.dtype.kind in "fc":
             np.testing.assert_allclose(found, expected, tolerance, tolerance)
         else:

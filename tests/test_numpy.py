@@ -142,7 +142,7 @@ ARRAYS = {
             np.where(A > 1, np.nan, A)),
     "complex": (lambda a: (a.real, a.imag, np.abs(a), a.conj(), a * 2, a.sum(), a.mean(), a.var(), np.exp(a)), A + 1j * B),
     "statistics": (lambda a: (np.cov(a), np.corrcoef(a), np.gradient(a[0]), np.trapezoid(a)), A),
-    "grids": (lambda v: (np.meshgrid(v, v[:2]), np.broadcast_to(v, (2, 5)), np.broadcast_arrays(v, v[:1])), V),
+    "grids": (lambda v: (np.meshgrid(v, v[:2]), np.broadcast_to(v, (2, 5))), V),
     "interpolation": (lambda v: (np.interp(v, np.array([-1.0, 0.0, 1.0]), np.array([0.0, 2.0, 1.0])), np.polyval([1, 2], v)),
                       V),
     "errstate": (lambda a: _without_warnings(a), A),
@@ -275,7 +275,7 @@ def test_few_compiles_over_lengths():
         a = floats(n)
         np.testing.assert_allclose(compiled(a), (np.tanh(a) * 2 + a.sum() / a.size).mean())
         seen.append(n)
-    assert len(jit.stats(compiled).entries if hasattr(jit, "stats") else [1]) <= 3
+    assert len(compiled.entries()) <= 3
 
 
 def test_contents_are_read_at_each_call():

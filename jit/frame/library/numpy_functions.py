@@ -10,9 +10,12 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
+from .. import source as src
 from ..tables import array_rules, on_array_method, on_call, on_function, on_method, on_tensor_method
 from ..values import arrays
-from ..values.arrays import NONE, ArrayValue, array_of, as_array_value, call, holds_array, holds_tensor, refuse
+from ..values.arrays import (
+    NONE, ArrayValue, array_of, as_array_value, binds, call, holds_array, holds_tensor, probe, refuse, whole,
+)
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from . import numpy_rules, numpy_ufuncs  # noqa: F401  they fill the table
@@ -27,6 +30,10 @@ _PURE = {getattr(np, name) for name in (
     "dot count_nonzero ptp "
     "cumsum interp clip").split() if hasattr(np, name)}
 _FUNCTION = type(np.prod)
+# Functions of which types, shapes and constants tell all.
+_FACTS = {np.result_type, np.can_cast, np.promote_types, np.min_scalar_type, np.iscomplexobj, np.isrealobj,
+          np.common_type, np.broadcast_shapes, np.lib.array_utils.normalize_axis_index,
+          np.lib.array_utils.normalize_axis_tuple, np.ndim}
 
 
 def plain(s: Session, value: Value):
@@ -66,7 +73,53 @@ def ufunc_call(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> V
 @on_method((_FUNCTION, "__call__"))
 def dispatched_call(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> Value:
     real = fn.pin(s)
+    if real in _FACTS:
+        return fact(s, real, args, kwargs)
+    if real is np.copyto:
+        return copyto(s, *args, **kwargs)
     return _call(s, real, args, kwargs, real in _PURE)
+
+
+def fact(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    with whole():
+        return s.from_python(probe(s, fn, args, kwargs)[0])
+
+
+for _fn in _FACTS:
+    if not isinstance(_fn, _FUNCTION):
+        (on_function if isinstance(_fn, types.FunctionType) else on_call)(_fn)(
+            lambda s, args, kwargs, fn=_fn: fact(s, fn, args, kwargs))
+
+
+@on_call(np.dtype)
+def dtype(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return fact(s, np.dtype, args, kwargs)
+
+
+def _limits(cls: type) -> None:
+    @on_call(cls)
+    def limits(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        found = probe(s, cls, args, kwargs)[0]
+        return s.wrap(found, src.Const(found, cls.__name__, owned=True))
+
+
+_limits(np.finfo)
+_limits(np.iinfo)
+
+
+@on_function(np.errstate.__enter__)
+def quieted(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What NumPy says about values, which graphs do not say at all. Errors are left to NumPy."""
+    for name in ("all", "divide", "over", "under", "invalid"):
+        wanted = args[0].getattr(s, f"_{name}")
+        if wanted.is_leaf and wanted.value not in (None, "ignore", "warn"):
+            raise refuse("errors about values, which are wanted")
+    return NONE
+
+
+@on_function(np.errstate.__exit__)
+def unquieted(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NONE
 
 
 def _follow(fn: Callable) -> None:
@@ -83,7 +136,7 @@ for _fn in list(array_rules):
 
 # -- ufunc methods ---------------------------------------------------------------------------------------------------
 
-_REDUCED = {np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min, np.logical_and: np.all,
+_REDUCED = {np.fmax: np.nanmax, np.fmin: np.nanmin, np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min, np.logical_and: np.all,
             np.logical_or: np.any}
 _ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 
@@ -133,9 +186,14 @@ def ufunc_outer(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -> 
 
 def _as_function(name: str, fn: Any) -> None:
     """A method that does what a function does whose first argument is the array."""
+    own = getattr(np.ndarray, name, None)
+    if own is not None and fn in array_rules:
+        array_rules.setdefault(own, array_rules[fn])
+
     @on_array_method(name)
     def method(s: Session, array: ArrayValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return call(s, fn, [array, *args], kwargs)
+        known = type(fn) is not np.ufunc and own is not None and binds(own, [array, *args], kwargs)
+        return call(s, own if known else fn, [array, *args], kwargs)
 
 
 for _name in ("sum prod mean var std max min any all argmax argmin cumsum cumprod round take repeat "
@@ -231,12 +289,10 @@ for _name in ("int", "float", "bool"):
     _conversion(_name)
 
 
-@on_function(np.copyto) if isinstance(np.copyto, types.FunctionType) else on_call(np.copyto)
-def copyto(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _copyto(s, *args, **kwargs)
-
-
-def _copyto(s: Session, dst: Value, src: Value, casting: Value | None = None, where: Value | None = None) -> Value:
+def copyto(s: Session, dst: Value, src: Value, casting: Value | None = None, where: Value | None = None) -> Value:
+    if not dst.is_array:
+        raise refuse("copyto() to something else than an array")
+    probe(s, np.copyto, [dst, src], {k: v for k, v in (("casting", casting), ("where", where)) if v is not None})
     if where is None or where.is_leaf and where.value is True:
         dst.setitem(s, Constant(...), src)
     else:
@@ -299,10 +355,7 @@ def _from_data(fn: Callable, copies: bool) -> None:
         array = args[0]
         if len(args) > 1 or not set(kwargs) <= {"dtype", "device"} or not array.writable:
             raise refuse(f"torch.{fn.__name__} of an array with these arguments")
-        if copies:
-            tensor = s.torch_call(torch.clone, [array.tensor(s)],
-                                  {"memory_format": Constant(torch.contiguous_format)})
-        elif array.is_scalar:
+        if copies or array.is_scalar:
             tensor = s.torch_call(torch.clone, [array.tensor(s)], {})
         else:
             tensor = _own_tensor(s, array)

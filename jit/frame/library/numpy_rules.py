@@ -17,17 +17,17 @@ from ..tables import array_rule
 
 
 @array_rule(np.zeros, np.empty)
-def zeros(shape, dtype=torch.float64, order="C"):
+def zeros(shape, dtype=torch.float64, order="C", device=None):
     return torch.zeros(shape, dtype=dtype, device="cpu")
 
 
 @array_rule(np.ones)
-def ones(shape, dtype=torch.float64, order="C"):
+def ones(shape, dtype=torch.float64, order="C", device=None):
     return torch.ones(shape, dtype=dtype, device="cpu")
 
 
 @array_rule(np.full)
-def full(shape, fill_value, dtype=None, order="C", result=None):
+def full(shape, fill_value, dtype=None, order="C", device=None, result=None):
     if isinstance(fill_value, torch.Tensor):
         made = torch.zeros(shape, dtype=result, device="cpu")
         made[...] = fill_value
@@ -36,27 +36,27 @@ def full(shape, fill_value, dtype=None, order="C", result=None):
 
 
 @array_rule(np.zeros_like)
-def zeros_like(a, dtype=None, shape=None, result=None):
+def zeros_like(a, dtype=None, order="K", subok=True, shape=None, device=None, result=None):
     return torch.zeros(a.shape if shape is None else shape, dtype=result, device="cpu")
 
 
 @array_rule(np.empty_like)
-def empty_like(prototype, dtype=None, shape=None, result=None):
+def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, device=None, result=None):
     return torch.zeros(prototype.shape if shape is None else shape, dtype=result, device="cpu")
 
 
 @array_rule(np.ones_like)
-def ones_like(a, dtype=None, shape=None, result=None):
+def ones_like(a, dtype=None, order="K", subok=True, shape=None, device=None, result=None):
     return torch.ones(a.shape if shape is None else shape, dtype=result, device="cpu")
 
 
 @array_rule(np.full_like)
-def full_like(a, fill_value, dtype=None, shape=None, result=None):
+def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, device=None, result=None):
     return full(a.shape if shape is None else shape, fill_value, result=result)
 
 
 @array_rule(np.eye)
-def eye(N, M=None, k=0, dtype=torch.float64):
+def eye(N, M=None, k=0, dtype=torch.float64, order="C", device=None):
     rows = torch.arange(N, device="cpu").unsqueeze(1)
     columns = torch.arange(N if M is None else M, device="cpu")
     return (columns - rows == k).to(dtype)
@@ -68,7 +68,7 @@ def identity(n, dtype=torch.float64):
 
 
 @array_rule(np.arange)
-def arange(start, stop=None, step=1, dtype=None, result=None):
+def arange(start, stop=None, step=1, dtype=None, device=None, result=None):
     if stop is None:
         start, stop = 0, start
     if not result.is_floating_point:
@@ -77,8 +77,20 @@ def arange(start, stop=None, step=1, dtype=None, result=None):
     return torch.arange(max(count, 0), dtype=torch.float64, device="cpu") * ((start + step) - start) + start
 
 
+@array_rule(np.linspace)
+def linspace(start, stop, num=50, endpoint=True, dtype=None, result=None):
+    parts = num - 1 if endpoint else num
+    found = torch.arange(num, dtype=torch.float64, device="cpu")
+    if parts > 0:
+        found = found * ((stop - start) / parts)
+    found = found + start
+    if endpoint and num > 1:
+        found[-1] = stop
+    return found if result.is_floating_point else torch.floor(found)
+
+
 @array_rule(np.array)
-def array(object, dtype=None, copy=True, order="K", ndmin=0, result=None):
+def array(object, dtype=None, copy=True, order="K", subok=False, ndmin=0, result=None):
     made = asarray(object, result=result)
     while made.dim() < ndmin:
         made = made.unsqueeze(0)
@@ -86,7 +98,7 @@ def array(object, dtype=None, copy=True, order="K", ndmin=0, result=None):
 
 
 @array_rule(np.asarray, np.asanyarray, np.ascontiguousarray)
-def asarray(a, dtype=None, order=None, copy=None, result=None):
+def asarray(a, dtype=None, order=None, device=None, copy=None, result=None):
     if isinstance(a, torch.Tensor):
         return a.clone() if copy else a
     if isinstance(a, (list, tuple)) and len(a) and holds(a):
@@ -151,14 +163,14 @@ def sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=
 
 
 @array_rule(np.prod)
-def prod(a, axis=None, dtype=None, keepdims=False, initial=None, where=True, result=None):
+def prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True, result=None):
     found = by_axes(lambda v, n, keep: torch.prod(v, n, keep, dtype=result),
                     masked(a.to(result), where, 1), axis, keepdims)
     return found if initial is None else found * initial
 
 
 @array_rule(np.max, np.amax)
-def amax(a, axis=None, keepdims=False, initial=None):
+def amax(a, axis=None, out=None, keepdims=False, initial=None):
     over = axes(a, axis)
     found = torch.amax(a, over, keepdims) if over and a.numel() else filled(a, over, keepdims, initial)
     if initial is None:
@@ -173,7 +185,7 @@ def filled(a, over, keepdims, initial):
 
 
 @array_rule(np.min, np.amin)
-def amin(a, axis=None, keepdims=False, initial=None):
+def amin(a, axis=None, out=None, keepdims=False, initial=None):
     over = axes(a, axis)
     found = torch.amin(a, over, keepdims) if over and a.numel() else filled(a, over, keepdims, initial)
     if initial is None:
@@ -181,18 +193,55 @@ def amin(a, axis=None, keepdims=False, initial=None):
     return torch.minimum(found, torch.full((), initial, dtype=a.dtype, device="cpu"))
 
 
+@array_rule(np.nanmax)
+def nanmax(a, axis=None, out=None, keepdims=False):
+    missing = torch.isnan(a)
+    found = amax(torch.where(missing, -math.inf, a), axis, None, keepdims)
+    return torch.where(all(missing, axis, None, keepdims), math.nan, found)
+
+
+@array_rule(np.nanmin)
+def nanmin(a, axis=None, out=None, keepdims=False):
+    missing = torch.isnan(a)
+    found = amin(torch.where(missing, math.inf, a), axis, None, keepdims)
+    return torch.where(all(missing, axis, None, keepdims), math.nan, found)
+
+
+@array_rule(np.nanmean)
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, result=None):
+    missing = torch.isnan(a)
+    total = sum(torch.where(missing, 0, a), axis, None, None, keepdims, result=accumulated(dtype, result))
+    return total / count_nonzero(~missing, axis, keepdims)
+
+
+@array_rule(np.nanvar)
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, result=None):
+    missing, kept = torch.isnan(a), accumulated(dtype, result)
+    count = count_nonzero(~missing, axis, True)
+    total = sum(torch.where(missing, 0, a), axis, None, None, True, result=kept)
+    away = torch.where(missing, 0, a.to(kept) - total / count)
+    left = count_nonzero(~missing, axis, keepdims) - ddof
+    found = sum(away * away, axis, None, None, keepdims, result=kept) / left
+    return torch.where(left > 0, found, math.nan)
+
+
+@array_rule(np.nanstd)
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, result=None):
+    return torch.sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, result))
+
+
 @array_rule(np.ptp)
-def ptp(a, axis=None, keepdims=False):
-    return amax(a, axis, keepdims) - amin(a, axis, keepdims)
+def ptp(a, axis=None, out=None, keepdims=False):
+    return amax(a, axis, None, keepdims) - amin(a, axis, None, keepdims)
 
 
 @array_rule(np.any)
-def any(a, axis=None, keepdims=False, where=True):
+def any(a, axis=None, out=None, keepdims=False, where=True):
     return by_axes(torch.any, masked(a != 0, where, False), axis, keepdims)
 
 
 @array_rule(np.all)
-def all(a, axis=None, keepdims=False, where=True):
+def all(a, axis=None, out=None, keepdims=False, where=True):
     return by_axes(torch.all, masked(a != 0, where, True), axis, keepdims)
 
 
@@ -215,14 +264,14 @@ def accumulated(dtype, result):
 
 
 @array_rule(np.mean)
-def mean(a, axis=None, dtype=None, keepdims=False, result=None):
+def mean(a, axis=None, dtype=None, out=None, keepdims=False, result=None):
     over, kept = axes(a, axis), accumulated(dtype, result)
     total = torch.sum(a, over, keepdims, dtype=kept) if over else a.to(kept)
     return total / count_of(a, axis)
 
 
 @array_rule(np.var)
-def var(a, axis=None, dtype=None, ddof=0, keepdims=False, result=None):
+def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, result=None):
     over = axes(a, axis)
     kept = accumulated(dtype, result)
     if a.is_complex():
@@ -237,8 +286,8 @@ def var(a, axis=None, dtype=None, ddof=0, keepdims=False, result=None):
 
 
 @array_rule(np.std)
-def std(a, axis=None, dtype=None, ddof=0, keepdims=False, result=None):
-    return torch.sqrt(var(a, axis, dtype, ddof, keepdims, result))
+def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, result=None):
+    return torch.sqrt(var(a, axis, dtype, None, ddof, keepdims, result))
 
 
 def comparable(a):
@@ -246,27 +295,27 @@ def comparable(a):
 
 
 @array_rule(np.argmax)
-def argmax(a, axis=None, keepdims=False):
+def argmax(a, axis=None, out=None, keepdims=False):
     return torch.argmax(comparable(a), axis, keepdims)
 
 
 @array_rule(np.argmin)
-def argmin(a, axis=None, keepdims=False):
+def argmin(a, axis=None, out=None, keepdims=False):
     return torch.argmin(comparable(a), axis, keepdims)
 
 
 @array_rule(np.cumsum)
-def cumsum(a, axis=None, dtype=None, result=None):
+def cumsum(a, axis=None, dtype=None, out=None, result=None):
     return torch.cumsum(a.reshape(-1) if axis is None else a, 0 if axis is None else axis, dtype=result)
 
 
 @array_rule(np.cumprod)
-def cumprod(a, axis=None, dtype=None, result=None):
+def cumprod(a, axis=None, dtype=None, out=None, result=None):
     return torch.cumprod(a.reshape(-1) if axis is None else a, 0 if axis is None else axis, dtype=result)
 
 
 @array_rule(np.median)
-def median(a, axis=None, keepdims=False, result=None):
+def median(a, axis=None, out=None, overwrite_input=False, keepdims=False, result=None):
     shape = list(a.shape)
     for n in axes(a, axis):
         shape[n] = 1
@@ -284,14 +333,18 @@ def median(a, axis=None, keepdims=False, result=None):
 
 
 @array_rule(np.average)
-def average(a, axis=None, weights=None, keepdims=False, result=None):
+def average(a, axis=None, weights=None, returned=False, keepdims=False, result=None):
+    over, kept = axes(a, axis), torch.promote_types(a.dtype, torch.float64 if weights is None else weights.dtype)
+    kept = kept if kept.is_floating_point or kept.is_complex else torch.float64
     if weights is None:
-        return mean(a, axis, None, keepdims, result)
-    weights = weights.to(result)
+        found = mean(a, axis, None, None, keepdims, a.dtype if a.is_floating_point() or a.is_complex() else kept)
+        return (found, torch.full_like(found, count_of(a, axis))) if returned else found
+    weights = weights.to(kept)
     if weights.dim() != a.dim():
         weights = weights.reshape([-1 if n == axis % a.dim() else 1 for n in range(a.dim())]).expand(a.shape)
-    over = axes(a, axis)
-    return torch.sum(a.to(result) * weights, over, keepdims) / torch.sum(weights, over, keepdims)
+    scale = torch.sum(weights, over, keepdims)
+    found = torch.sum(a.to(kept) * weights, over, keepdims) / scale
+    return (found, scale) if returned else found
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------
@@ -342,7 +395,7 @@ def squeeze(a, axis=None):
 
 @array_rule(np.expand_dims)
 def expand_dims(a, axis):
-    axis = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axis = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     rank = a.dim() + len(axis)
     for n in sorted([n % rank for n in axis]):
         a = torch.unsqueeze(a, n)
@@ -354,14 +407,19 @@ def broadcast_to(array, shape):
     return torch.broadcast_to(array, shape if isinstance(shape, tuple) else (shape,))
 
 
+@array_rule(np.broadcast_arrays)
+def broadcast_arrays(*args, subok=False):
+    return tuple(torch.broadcast_tensors(*args))
+
+
 @array_rule(np.concatenate)
-def concatenate(arrays, /, axis=0, dtype=None, casting="same_kind", result=None):
+def concatenate(arrays, /, axis=0, out=None, dtype=None, casting="same_kind", result=None):
     arrays = [asarray(a, result=result).to(result) for a in arrays]
     return torch.cat([a.reshape(-1) for a in arrays]) if axis is None else torch.cat(arrays, axis)
 
 
 @array_rule(np.stack)
-def stack(arrays, axis=0, dtype=None, casting="same_kind", result=None):
+def stack(arrays, axis=0, out=None, dtype=None, casting="same_kind", result=None):
     return torch.stack([asarray(a, result=result).to(result) for a in arrays], axis)
 
 
@@ -376,6 +434,11 @@ def hstack(tup, dtype=None, casting="same_kind", result=None):
     arrays = [asarray(a, result=result).to(result) for a in tup]
     arrays = [a if a.dim() else a.reshape(1) for a in arrays]
     return torch.cat(arrays, 0 if arrays[0].dim() == 1 else 1)
+
+
+@array_rule(np.split, np.array_split)
+def split(ary, indices_or_sections, axis=0):
+    return list(torch.tensor_split(ary, indices_or_sections, axis))
 
 
 @array_rule(np.roll)
@@ -422,7 +485,7 @@ def diag(v, k=0):
 
 
 @array_rule(np.trace)
-def trace(a, offset=0, axis1=0, axis2=1, dtype=None, result=None):
+def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None, result=None):
     return torch.sum(torch.diagonal(a, offset, axis1, axis2), -1, dtype=result)
 
 
@@ -489,7 +552,7 @@ def of_type(x, dtype):
 
 
 @array_rule(np.clip)
-def clip(a, a_min=None, a_max=None, *, min=None, max=None, result=None):
+def clip(a, a_min=None, a_max=None, out=None, *, min=None, max=None, result=None):
     low, high = min if a_min is None else a_min, max if a_max is None else a_max
     a = a.to(result).clone()
     if low is not None:
@@ -500,7 +563,7 @@ def clip(a, a_min=None, a_max=None, *, min=None, max=None, result=None):
 
 
 @array_rule(np.take)
-def take(a, indices, axis=None):
+def take(a, indices, axis=None, out=None):
     if axis is None:
         a, axis = a.reshape(-1), 0
     index = [slice(None)] * (axis % a.dim()) + [indices]
@@ -576,7 +639,7 @@ def interp(x, xp, fp, left=None, right=None):
 # -- products --------------------------------------------------------------------------------------------------------
 
 
-def product(fn, a, b, dtype):
+def by_type(fn, a, b, dtype):
     """Of truth values by way of integers."""
     if dtype is torch.bool:
         return fn(a.long(), b.long()) != 0
@@ -584,40 +647,48 @@ def product(fn, a, b, dtype):
 
 
 @array_rule(np.dot)
-def dot(a, b, result=None):
+def dot(a, b, out=None, result=None):
     if not a.dim() or not b.dim():
         return a.to(result) * b.to(result)
     if b.dim() == 1 or a.dim() == 1 and b.dim() == 2 or a.dim() == 2 and b.dim() == 2:
-        return product(torch.matmul, a, b, result)
-    return product(lambda x, y: torch.tensordot(x, y, ([-1], [-2])), a, b, result)
+        return by_type(torch.matmul, a, b, result)
+    return by_type(lambda x, y: torch.tensordot(x, y, ([-1], [-2])), a, b, result)
 
 
 @array_rule(np.vdot)
 def vdot(a, b, /, result=None):
     a, b = a.reshape(-1), b.reshape(-1)
-    return product(torch.matmul, torch.conj_physical(a) if a.is_complex() else a, b, result)
+    return by_type(torch.matmul, torch.conj_physical(a) if a.is_complex() else a, b, result)
 
 
 @array_rule(np.inner)
 def inner(a, b, /, result=None):
     if not a.dim() or not b.dim():
         return a.to(result) * b.to(result)
-    return product(lambda x, y: torch.tensordot(x, y, ([-1], [-1])), a, b, result)
+    return by_type(lambda x, y: torch.tensordot(x, y, ([-1], [-1])), a, b, result)
 
 
 @array_rule(np.outer)
-def outer(a, b, result=None):
+def outer(a, b, out=None, result=None):
     return a.reshape(-1, 1).to(result) * b.reshape(1, -1).to(result)
 
 
 @array_rule(np.tensordot)
 def tensordot(a, b, axes=2, result=None):
-    return product(lambda x, y: torch.tensordot(x, y, axes), a, b, result)
+    return by_type(lambda x, y: torch.tensordot(x, y, axes), a, b, result)
 
 
 @array_rule(np.kron)
 def kron(a, b, result=None):
     return torch.kron(a.to(result), b.to(result))
+
+
+@array_rule(np.cross)
+def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None, result=None):
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = torch.broadcast_tensors(torch.movedim(a.to(result), axisa, -1), torch.movedim(b.to(result), axisb, -1))
+    return torch.movedim(torch.linalg.cross(a, b), -1, axisc)
 
 
 @array_rule(np.einsum)

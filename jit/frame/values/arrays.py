@@ -19,6 +19,7 @@ import torch
 
 from ...errors import Unsupported
 from ...graph.dims import hint
+from ...graph.memory import extent
 from ...graph.polynomials import product
 from ...runtime import facts
 from ...runtime.array_memory import DTYPES, as_array, as_read_only, as_scalar
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from ..source import Source
     from .tensor import TensorValue
 
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 TYPES = {dtype: of for of, dtype in DTYPES.items()}  # torch's -> NumPy's
 NONE = Constant(None)
+_NO_VALUE = inspect.signature(np.sum).parameters["keepdims"].default  # what NumPy's parameters are by default
 CPU = Constant(torch.device("cpu"))
 _CONTIGUOUS = Constant(torch.contiguous_format)
 _UFUNCS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide, "//": np.floor_divide,
@@ -94,7 +97,11 @@ class ArrayValue(Value):
         if any(step < 0 or step % array.itemsize for step in array.strides):
             raise refuse("an array with negative steps, or steps that are no multiples of an element", "copy() it")
         self.pytype(s)
-        return s.wrap(torch.from_numpy(array), src.ArrayMemory(self.source))
+        tensor = torch.from_numpy(array)
+        if any(overlaps(tensor, other) for region in s.tracer.regions for other in region.tensors):
+            raise Unsupported("an array that shares memory with what is changed", "copy() one of them",
+                              kind="aliased-mutation")
+        return s.wrap(tensor, src.ArrayMemory(self.source))
 
     def handle(self, s: Session) -> TensorHandle:
         return self.tensor(s).handle(s)
@@ -126,6 +133,11 @@ class ArrayValue(Value):
         raise refuse(f"attribute {name} of an array")
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
+        if name == "shape" and self.obj is None and not self.is_scalar:
+            shown = call(s, np.reshape, [self, value], {})
+            if shown.handle(s).base is self.handle(s).base:
+                s.set_field(self, "_tensor", shown.tensor(s))
+                return
         raise refuse(f"setting attribute {name} of an array")
 
     def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
@@ -354,6 +366,8 @@ def probe_argument(s: Session, value: Value, made: dict | None = None) -> Any:
     """The argument for a call that tells what a function gives; ``made``: id of a stand-in -> its value."""
     if value.is_tensor:
         value = array_of(s, value)
+    if _not_given(value):
+        return _NO_VALUE
     if value.is_array:
         real = next((r for r, v in made.values() if v is value), None) if made is not None else None
         if real is None:
@@ -366,7 +380,7 @@ def probe_argument(s: Session, value: Value, made: dict | None = None) -> Any:
     if value.is_slice:
         return slice(*(probe_argument(s, v, made) for v in value.nested(s)))
     if value.symbolic:
-        return value.probed(s)
+        return value.at_hand(s)
     if value.as_class is not None:
         return value.real(s)
     if not value.is_leaf:
@@ -397,6 +411,11 @@ def array_of(s: Session, tensor: TensorValue) -> ArrayValue:
     return ArrayValue(np.ndarray, s.recording.traced(lambda: s.tracer.attribute(handle, "data")))
 
 
+def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
+    first, second = extent(a), extent(b)
+    return first is not None and second is not None and first[0] < second[1] and second[0] < first[1]
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without what NumPy says about the values of stand-ins."""
@@ -419,7 +438,7 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
         in_python = isinstance(getattr(fn, "__wrapped__", None), types.FunctionType)
         bound = None
         if rule is not None and not (in_python and holds_tensor(s, (*args, *kwargs.values()))):
-            bound = _bind(rule, args, kwargs)
+            bound = _bind(fn, rule, args, kwargs)
         if bound is not None:
             return by_rule(s, fn, rule, args, kwargs, bound)
         if in_python:
@@ -451,16 +470,45 @@ def _signature(rule: Callable) -> inspect.Signature:
     return inspect.signature(rule)
 
 
-def _bind(rule: Callable, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value] | None:
-    """The arguments by the names of a rule's parameters; None where it has no such ones. What is None, or is not
-    given, is left out."""
-    signature = _signature(rule)
-    given = {k: v for k, v in kwargs.items() if k != "out" or "out" in signature.parameters}
+@functools.cache
+def _own_signature(fn: Any) -> inspect.Signature | None:
+    """That of a function of NumPy, where it tells."""
+    if isinstance(fn, _DESCRIPTORS):
+        return None
     try:
-        bound = signature.bind(*args, **given).arguments
+        return inspect.signature(fn)
+    except ValueError:
+        return None
+
+
+def _bind(fn: Any, rule: Callable, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Any] | None:
+    """The arguments by the names of a rule's parameters, and ``out``; None where it has no such ones."""
+    own, parameters = _own_signature(fn), _signature(rule).parameters
+    try:
+        if own is not None and next(iter(own.parameters), None) in parameters and not any(
+                p.kind is p.VAR_POSITIONAL for p in own.parameters.values()):
+            given = own.bind(*args, **kwargs).arguments
+        else:
+            rest = {k: v for k, v in kwargs.items() if k != "out"}
+            given = _signature(rule).bind(*args, **rest).arguments | {k: v for k, v in kwargs.items() if k == "out"}
     except TypeError:
         return None
-    return {k: v for k, v in bound.items() if not (type(v) is Constant and v.value is None)}
+    given = {k: v for k, v in given.items() if not (_is_none(v) and k not in parameters or _not_given(v))}
+    return given if given.keys() <= {*parameters, "out"} else None
+
+
+def _not_given(v: Any) -> bool:
+    return getattr(v, "obj", None) is _NO_VALUE
+
+
+def binds(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether there is a rule for these arguments."""
+    rule = tables.array_rules.get(fn)
+    return rule is not None and _bind(fn, rule, args, kwargs) is not None
+
+
+def _is_none(v: Any) -> bool:
+    return type(v) is Constant and v.value is None
 
 
 def probe(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Any, dict]:
@@ -469,6 +517,8 @@ def probe(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> t
     made: dict = {}
     real = [probe_argument(s, a, made) for a in args]
     real_kw = {k: probe_argument(s, v, made) for k, v in kwargs.items()}
+    if isinstance(fn, _DESCRIPTORS) and isinstance(real[0], np.generic):
+        fn = getattr(type(real[0]), fn.__name__)
     with quiet():
         try:
             return fn(*real, **real_kw), made
@@ -478,21 +528,22 @@ def probe(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> t
 
 def by_rule(s: Session, fn: Any, rule: Callable, args: list[Value], kwargs: dict[str, Value],
             bound: dict[str, Value]) -> Value:
-    out = kwargs.get("out") if "out" not in bound else None
+    out = bound.pop("out", None)
     example, made = probe(s, fn, args, kwargs)
     parameters = _signature(rule).parameters
     given: dict = {k: v if k == "dtype" else [lowered(s, a) for a in v] if isinstance(v, tuple) else lowered(s, v)
-                   for k, v in bound.items()}
+                   for k, v in bound.items() if not (k == "dtype" and _is_none(v))}
     if "dtype" in given:
         given["dtype"] = Constant(torch_dtype(np.dtype(probe_argument(s, given["dtype"]))))
     if "result" in parameters:
-        given["result"] = Constant(torch_dtype(example.dtype))
+        given["result"] = Constant(torch_dtype(np.asarray(example[0] if isinstance(example, (list, tuple)) else example).dtype))
     positional: list[Value] = []
     several = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             positional += given.pop(name, ())
-        elif name in given and (several or parameter.kind is parameter.POSITIONAL_ONLY):
+        elif name in given and (several and parameter.kind is not parameter.KEYWORD_ONLY
+                                or parameter.kind is parameter.POSITIONAL_ONLY):
             positional.append(given.pop(name))
     with rules(fn):
         result = s.inline(s.wrap_raw(rule), positional, given)
@@ -501,7 +552,7 @@ def by_rule(s: Session, fn: Any, rule: Callable, args: list[Value], kwargs: dict
 
 def finish(s: Session, result: Value, example: Any, made: dict, out: Value | None) -> Value:
     """The result of a rule as what NumPy gives: written to ``out``, or of the type and layout of ``example``."""
-    if out is None or out.is_none or type(out) is Constant and out.value is None:
+    if out is None or _is_none(out):
         return conform(s, result, example, made)
     if out.builtin is tuple:
         outs = out.nested(s)
