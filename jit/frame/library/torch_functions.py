@@ -42,7 +42,7 @@ def _always(value: bool | None, *fns: Callable) -> None:
 for _answer, _fns in torch_private.ANSWERS.items():
     _always(_answer, *_fns)
 _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export,
-        torch.overrides.has_torch_function, torch.compiler.is_exporting)
+        torch.compiler.is_exporting)
 
 
 @on_function(torch.cuda.is_current_stream_capturing)

@@ -28,14 +28,12 @@ from ..values.iterators import (
 )
 from ..values.objects import ModuleObject
 from ..values.slices import RangeValue, SliceValue
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
     from ..values.base import Value
 
-wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))
 wrapper(torch.nn.Module)(lambda s, obj, source: ModuleObject(type(obj), obj, source))
 wrapper(list)(lambda s, obj, source: ListValue(None, type(obj), obj, source))
 wrapper(tuple)(lambda s, obj, source: TupleValue(None, type(obj), obj, source))
