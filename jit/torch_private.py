@@ -222,6 +222,7 @@ has_function, has_function_unary, has_function_variadic = (
 included_keys = required("_C._dispatch_tls_local_include_set", _SUBCLASSES)
 excluded_keys = required("_C._dispatch_tls_local_exclude_set", _SUBCLASSES)
 ForceKeys = required("_C._ForceDispatchKeyGuard", _SUBCLASSES)
+convert = optional("_tensor._convert", "gives the results of functions the class of their arguments", _BREAK)
 correct_aliasing = optional("utils._python_dispatch.return_and_correct_aliasing", "a __torch_dispatch__ calls it", _BREAK)
 
 # followed; without it torch.vmap is a break.

@@ -19,26 +19,25 @@ class Named(torch.Tensor):
     """Carries a name along."""
 
     @staticmethod
-    def __new__(cls, data, name="none"):
+    def __new__(cls, data, label="none"):
         return torch.Tensor._make_subclass(cls, data)
 
-    def __init__(self, data, name="none"):
-        self.name = name
+    def __init__(self, data, label="none"):
+        self.label = label
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         result = super().__torch_function__(func, types, args, kwargs or {})
         if isinstance(result, Named):
-            names = [a.name for a in args if isinstance(a, Named)]
-            result.name = "+".join(names)
+            result.label = "+".join([a.label for a in args if isinstance(a, Named)])
         return result
 
     def shout(self):
-        return self.name.upper()
+        return self.label.upper()
 
     @property
     def initial(self):
-        return self.name[:1]
+        return self.label[:1]
 
 
 class Counted(torch.Tensor):
@@ -108,7 +107,7 @@ class Derived(Base):
 class Scaled(torch.nn.Parameter):
     """A parameter with a scale and a loader, as serving libraries have them."""
 
-    def __new__(cls, data, **kwargs):
+    def __new__(cls, data, *args, **kwargs):
         return super().__new__(cls, data=data, requires_grad=False)
 
     def __init__(self, data, scale=1.0, loader=None):
@@ -162,13 +161,24 @@ class QuantizedByFunction(torch.Tensor):
 
 
 class Quantized(QuantizedByFunction):
-    """The same by operators in __torch_dispatch__."""
+    """The same by operators in __torch_dispatch__. ``across``: the scales are per column."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     TABLE = {}
 
-    def transposed(self):
-        return Transposed(self.data_int8.t(), self.scale.t())
+    def __init__(self, data, scale, across=False):
+        super().__init__(data, scale)
+        self.across = across
+
+    def __new__(cls, data, scale, across=False):
+        return QuantizedByFunction.__new__(cls, data, scale)
+
+    def __tensor_flatten__(self):
+        return ["data_int8", "scale"], (self.across,)
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["data_int8"], inner["scale"], *context)
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -176,10 +186,6 @@ class Quantized(QuantizedByFunction):
             return cls.TABLE[func](func, types, args, kwargs or {})
         args, kwargs = tree_map_only(Quantized, lambda q: q.dequantize(), (args, kwargs or {}))
         return func(*args, **kwargs)
-
-
-class Transposed(Quantized):
-    pass
 
 
 def at(*ops):
@@ -193,20 +199,19 @@ def at(*ops):
 @at(torch.ops.aten.detach.default, torch.ops.aten.clone.default, torch.ops.aten.alias.default)
 def _map(func, types, args, kwargs):
     q = args[0]
-    return return_and_correct_aliasing(func, args, kwargs, type(q)(func(q.data_int8), func(q.scale)))
+    return return_and_correct_aliasing(func, args, kwargs, Quantized(func(q.data_int8), func(q.scale), q.across))
 
 
 @at(torch.ops.aten.t.default)
 def _t(func, types, args, kwargs):
     q = args[0]
-    cls = Quantized if type(q) is Transposed else Transposed
-    return return_and_correct_aliasing(func, args, kwargs, cls(q.data_int8.t(), q.scale.t()))
+    return return_and_correct_aliasing(func, args, kwargs, Quantized(q.data_int8.t(), q.scale.t(), not q.across))
 
 
 @at(torch.ops.aten.mm.default)
 def _mm(func, types, args, kwargs):
     x, w = args
-    if type(w) is Transposed:
+    if w.across:
         return torch.mm(x, w.data_int8.to(x.dtype)) * w.scale
     return torch.mm(x, w.dequantize())
 
@@ -341,7 +346,7 @@ PROGRAMS = {
     "made inside": (lambda x: ((x + 1).as_subclass(Plain) * 2, Plain(x), torch.Tensor._make_subclass(Plain, x * 3)),
                     lambda: [torch.randn(3, 4)]),
     "left inside": (lambda x: x.as_subclass(Plain).mul(2).as_subclass(torch.Tensor) + 1, lambda: [torch.randn(3, 4)]),
-    "a name carried along": (lambda x, y: ((x + y).name, (x * y + x).sum(), x.shout(), y.initial),
+    "a name carried along": (lambda x, y: ((x + y).label, (x * y + x).sum(), x.shout(), y.initial),
                              lambda: [Named(torch.randn(3), "a"), Named(torch.randn(3), "b")]),
     "a named one made inside": (lambda x: Named(x * 2, "new") + 1, lambda: [torch.randn(3)]),
     "calls are counted": (lambda x: ((x + 1).sum(), dict(Counted.calls)),

@@ -274,6 +274,7 @@ class Calls:
             return DequeValue([], cls)
         if issubclass(cls, torch.nn.Module):
             return ModuleObject(cls)
+        self.s.asker.meets(cls)
         if has_plain_layout(cls) or issubclass(cls, types.SimpleNamespace):
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",

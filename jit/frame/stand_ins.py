@@ -33,8 +33,6 @@ from .states.grad_mode import GRAD_MODE
 from .values.base import Raised, Value
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
-from .values.deferred import tensors_in
-from .values.functions import BuiltinValue
 from .values.lifting import lift
 from .values.mappings import DictValue
 
@@ -60,7 +58,19 @@ class Asked(StandIn):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
-        given = next(t for t in _stand_ins((args, kwargs or {})))
+        given = next(_stand_ins((args, kwargs or {})))
+        return given.asker.at_function(func, args, kwargs)
+
+
+class AskedObject:
+    """Stands for an object that is no tensor, of a class that has a ``__torch_function__``."""
+
+    def __init__(self, value: Value, asker: Asker) -> None:
+        self.value, self.asker = value, asker
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        given = next(_stand_ins((args, kwargs or {}), (StandIn, AskedObject)))
         return given.asker.at_function(func, args, kwargs)
 
 
@@ -85,15 +95,15 @@ class Modes(torch.overrides.TorchFunctionMode):
         return self.asker.at_function(func, args, kwargs)
 
 
-def _stand_ins(v: object) -> Iterator[StandIn]:
+def _stand_ins(v: object, kinds: tuple = (StandIn,)) -> Iterator[Any]:
     """Those in nested arguments."""
-    if isinstance(v, StandIn):
+    if isinstance(v, kinds):
         yield v
     elif isinstance(v, (list, tuple)):
         for part in v:
-            yield from _stand_ins(part)
+            yield from _stand_ins(part, kinds)
     elif type(v) is dict:
-        yield from _stand_ins(tuple(v.values()))
+        yield from _stand_ins(tuple(v.values()), kinds)
 
 
 class Asker:
@@ -129,8 +139,13 @@ class Asker:
         if function_modes(self.s) and function_state.modes_on(self.s):
             return True
         by_class = function_state.classes_on(self.s)
-        return any(t.dispatches or by_class and t.overrides_functions(self.s)
-                   for t in tensors_in(self.s, (*args, *kwargs.values())))
+        return any(v.dispatches or by_class and v.overrides_functions(self.s)
+                   for v in parts_of(self.s, (*args, *kwargs.values())))
+
+    def meets(self, cls: type) -> None:
+        """The program has an object of a class, which is none of tensors."""
+        if not self.seen and hasattr(cls, "__torch_function__"):
+            self.s.set_field(self, "seen", True)
 
     def overridden(self, values: Iterable[Value]) -> bool:
         """``torch.overrides.has_torch_function`` of these."""
@@ -138,7 +153,7 @@ class Asker:
             return False
         if function_modes(self.s) and function_state.modes_on(self.s):
             return True
-        return function_state.classes_on(self.s) and any(v.is_tensor and v.overrides_functions(self.s) for v in values)
+        return function_state.classes_on(self.s) and any(v.overrides_functions(self.s) for v in values)
 
     def takes(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Whether a function in C is to be called by ``builtin``."""
@@ -146,18 +161,17 @@ class Asker:
             return False
         if getter_of(fn) is not None:
             return len(args) > 0 and args[0].is_tensor
-        if getattr(fn, "__module__", None) in ("_operator", "builtins") or not self.s.tracer.supports(fn):
+        if (getattr(fn, "__module__", None) in ("_operator", "builtins") or fn in _MAKERS
+            or not self.s.tracer.supports(fn)):
             return False
-        if fn in _MAKERS:
-            return self.overridden(args)
         return self.concerns(args, kwargs)
 
     def takes_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """As ``takes`` of a method of tensors. What is done to the object itself, such as hooks, is no operation."""
-        if not self.concerns([owner, *args], kwargs):
+        if not self.concerns([owner, *args], kwargs) or getattr(torch.Tensor, name) in _MAKERS:
             return False
         return (name not in tables.tensor_methods or name in _BY_OPERATORS
-                or self.overridden(tensors_in(self.s, (owner, *args, *kwargs.values()))))
+                or self.overridden(parts_of(self.s, (owner, *args, *kwargs.values()))))
 
     # -- asking PyTorch -----------------------------------------------------------------------------------------------
 
@@ -232,6 +246,8 @@ class Asker:
             return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
         if value.is_const():
             return value.const(s)
+        if value.overrides_functions(s):
+            return AskedObject(value, self)
         raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
 
     def stand_in(self, value: TensorValue) -> StandIn:
@@ -246,7 +262,7 @@ class Asker:
     def to_value(self, obj: object) -> Value:
         """What PyTorch gives, or calls with."""
         s = self.s
-        if isinstance(obj, StandIn):
+        if isinstance(obj, (StandIn, AskedObject)):
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
@@ -270,7 +286,7 @@ class Asker:
         """Where PyTorch would call ``__torch_function__``."""
         with self.as_compiler():
             fn = self.function(func)
-            relevant = [t.value for t in _stand_ins((args, kwargs or {}))]
+            relevant = [t.value for t in _stand_ins((args, kwargs or {}), (StandIn, AskedObject))]
             named = None if kwargs is None else {k: self.to_value(v) for k, v in kwargs.items()}
             return self.to_real(self.by_function(fn, relevant, [self.to_value(a) for a in args], named))
 
@@ -301,8 +317,6 @@ class Asker:
     def function(self, func: Any) -> Value:
         """A function of PyTorch as ``__torch_function__`` is given it."""
         s = self.s
-        if getter_of(func) is not None:
-            return BuiltinValue(func, src.Const(func, owned=True))
         return s.wrap(func, src.Const(func, getattr(func, "__qualname__", ""), owned=True))
 
     def by_function(self, fn: Value, relevant: list[Value], args: list[Value], kwargs: dict | None) -> Value:
@@ -334,7 +348,7 @@ class Asker:
     def by_operator(self, func: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """What the ``__torch_dispatch__`` of classes makes of an operator; without one it is recorded."""
         s = self.s
-        classes = by_precedence(t for t in tensors_in(s, (*args, *kwargs.values())) if t.dispatches)
+        classes = by_precedence(v for v in parts_of(s, (*args, *kwargs.values())) if v.dispatches)
         if not classes:
             return s.record(func, args, kwargs)
         given = [s.wrap(func, src.Const(func, str(func), owned=True)),
@@ -392,6 +406,16 @@ class Asker:
         result.value = s.recording.tensor_of(made[0])
 
 
+def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:
+    """Arguments of a function, and what is nested in them."""
+    for v in values:
+        nested = None if v.is_tensor else v.nested(s)
+        if nested is None:
+            yield v
+        else:
+            yield from parts_of(s, nested)
+
+
 def is_not_implemented(value: Value) -> bool:
     return value.is_leaf and value.value is NotImplemented
 
@@ -414,7 +438,7 @@ def getter_of(fn: Any) -> str | None:
     return None
 
 
-# These make tensors of classes, and ask no class but by ``__torch_function__``.
+# These make tensors of classes, and ask none.
 _MAKERS = frozenset((torch.Tensor.as_subclass, torch.Tensor.__new__, torch_private.make_subclass,
                      torch_private.make_wrapper))
 # Of what is known of methods of tensors, those that only need what operators say.

@@ -102,6 +102,15 @@ def handle_torch_function(s: Session, args: list[Value], kwargs: dict[str, Value
     return s.asker.by_function(fn, relevant.items_list(s), given, kwargs)
 
 
+torch.overrides.get_default_nowrap_functions()  # cached from here on
+
+
+@on_function(torch_private.convert)
+def convert(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """No operation on tensors, though it is among those of ``torch._tensor``."""
+    return s.inline(s.wrap_raw(torch_private.convert), args, kwargs)
+
+
 @on_function(torch_private.correct_aliasing)
 def correct_aliasing(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``return_and_correct_aliasing(func, args, kwargs, out)``: what an operator changes is what it gives."""

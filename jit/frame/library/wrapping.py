@@ -56,6 +56,8 @@ _NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
          types.ClassMethodDescriptorType)
 def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
     owner = getattr(obj, "__self__", None)
+    if type(owner) is types.GetSetDescriptorType:  # ``torch.Tensor.shape.__get__``, as ``__torch_function__`` is given
+        return BuiltinValue(obj, source)
     if (isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType))
         and owner is not None and not isinstance(owner, _NOT_OWNERS)):
         if obj not in tables.calls and not s.tracer.supports(obj):

@@ -70,6 +70,7 @@ class Value:
     as_class: type | None = None  # of a class: what it is
     is_function = False  # a function in Python
     is_code = False  # a function, class or module, of which globals and caches ask which one it is
+    dispatches = False  # of a tensor: whether its class has a ``__torch_dispatch__``
     init_args: tuple = ()  # of an exception that is made while capturing
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
@@ -395,6 +396,10 @@ class Value:
     def nested(self, s: Session) -> list[Value] | None:
         """The values that it is made of as an argument of a tensor operation: of a list, a tuple or a slice."""
         return None
+
+    def overrides_functions(self, s: Session) -> bool:
+        """Whether PyTorch asks its class about calls, by ``__torch_function__``."""
+        return False
 
     def holds_tensor(self) -> bool:
         """Whether it is a tensor, or has one among its elements."""

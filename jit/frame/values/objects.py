@@ -83,6 +83,9 @@ class ObjectValue(Value):
     def is_exception(self, cls: type) -> bool:
         return issubclass(self.cls, cls)
 
+    def overrides_functions(self, s: Session) -> bool:
+        return s.class_lookup(self.cls, "__torch_function__")[0]
+
     def real(self, s: Session) -> object:
         return None if self.obj is None else self.pin(s)
 

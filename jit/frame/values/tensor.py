@@ -226,7 +226,6 @@ class TensorValue(Value):
         return TensorText.of(s, self, None, spec.const(s))
 
     is_numeric = is_tensor = can_wait = True
-    dispatches = False  # whether its class has a ``__torch_dispatch__``: see ``values.subclasses``
     levels: tuple = ()  # the maps that it varies under: see ``values.batched``
 
     @property
@@ -236,10 +235,6 @@ class TensorValue(Value):
 
     def probed(self, s: Session) -> TensorHandle:
         return self.handle(s)
-
-    def overrides_functions(self, s: Session) -> bool:
-        """Whether PyTorch asks its class about calls, by ``__torch_function__``."""
-        return False
 
     def fits(self, s: Session, made: Any) -> bool:
         """Whether a stand-in (``frame.stand_ins``) is still of its type."""
