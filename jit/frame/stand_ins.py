@@ -23,7 +23,9 @@ import torch
 
 from .. import torch_private
 from ..errors import JitError, Unsupported
+from ..graph.binding import resolve
 from ..graph.functions import FunctionTrace
+from ..graph.ops.metadata import NOT_OPERATIONS
 from . import source as src
 from . import tables
 from .states import function_state
@@ -178,6 +180,10 @@ class Asker:
     def call(self, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``fn(*args, **kwargs)`` of PyTorch, in which the program's classes have a say."""
         s = self.s
+        binding = resolve(fn)
+        if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
+            raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",
+                              kind="tensor-attribute")
         given = [self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
@@ -225,7 +231,7 @@ class Asker:
         before = self.keys
         self.keys = torch_private.included_keys(), torch_private.excluded_keys()
         try:
-            with (torch_private.ForceKeys(*self.outer), torch_private.WithoutTorchFunction(),
+            with (torch_private.ForceKeys(*self.outer), torch_private.WithoutFunctionOfClasses(),
                   torch.set_grad_enabled(True)):
                 yield
         finally:

@@ -105,10 +105,15 @@ def handle_torch_function(s: Session, args: list[Value], kwargs: dict[str, Value
 torch.overrides.get_default_nowrap_functions()  # cached from here on
 
 
-@on_function(torch_private.convert)
-def convert(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """No operation on tensors, though it is among those of ``torch._tensor``."""
-    return s.inline(s.wrap_raw(torch_private.convert), args, kwargs)
+def _followed(fn: Callable) -> None:
+    """A function that is no operation on tensors, though it stands among those of ``torch._tensor``."""
+    @on_function(fn)
+    def follow(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return s.inline(s.wrap_raw(fn), args, kwargs)
+
+
+_followed(torch_private.convert)
+_followed(torch.Tensor.__torch_function__.__func__)
 
 
 @on_function(torch_private.correct_aliasing)

@@ -33,10 +33,12 @@ FUNCTION_STATE = TrackedState("__torch_function__ of tensors' classes", _outside
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[None]:
-    """Capturing looks at the program's tensors: none of the program's code is run for that."""
+    """Capturing looks at the program's tensors: none of the program's code is run for that. The mode of the default
+    device stays."""
     before = getattr(_outer, "value", None)
     _outer.value = torch_private.get_function_state()
-    torch_private.set_function_state(_KINDS.ALL_DISABLED)
+    if _outer.value == _KINDS.ENABLED:
+        torch_private.set_function_state(_KINDS.SUBCLASSES_DISABLED)
     try:
         yield
     finally:

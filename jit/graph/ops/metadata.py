@@ -109,8 +109,11 @@ def promote_types(t: Tracer, type1, type2):
     return torch.promote_types(type1, type2)
 
 
-@method("data_ptr", "storage", "untyped_storage", "set_", "__array__",
-        "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
+NOT_OPERATIONS = frozenset(("data_ptr", "storage", "untyped_storage", "set_", "__array__", "backward", "register_hook",
+                            "retain_grad", "share_memory_", "pin_memory"))
+
+
+@method(*NOT_OPERATIONS)
 def outside(t: Tracer, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("an operation on a tensor's memory or autograd state",
                       "keep it outside the compiled region", kind="tensor-attribute")
