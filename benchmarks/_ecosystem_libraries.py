@@ -171,7 +171,7 @@ def gp_predictions(device, wrap):
 
 @row("botorch: an acquisition function and its gradient", "botorch", "gpytorch")
 def acquisition(device, wrap):
-    from botorch.acquisition.logei import LogExpectedImprovement
+    from botorch.acquisition import LogExpectedImprovement
     from botorch.models import SingleTaskGP
 
     x = normal(device, 30, 3, dtype=torch.float64).sigmoid()

@@ -120,6 +120,8 @@ def flex_mask(device, wrap):
     def run(i):
         n = 128 * (1 + i % 4)
         qkv = [normal(device, 2, 4, n, 32, seed=i + s).detach().requires_grad_() for s in (0, 100, 200)]
+        if device == "cpu":  # for which the library has no gradients
+            return program(*(t.detach() for t in qkv), masks[n])
         out = program(*qkv, masks[n])
         out.square().sum().backward()
         return out, [t.grad for t in qkv]
@@ -508,14 +510,14 @@ def _own_operators():
 
     swish.register_fake(lambda x, beta: torch.empty_like(x))
 
-    def backward(context, gradient):
-        x, = context.saved_tensors
-        sigmoid = torch.sigmoid(context.beta * x)
-        return gradient * (sigmoid + context.beta * x * sigmoid * (1 - sigmoid)), None
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        sigmoid = torch.sigmoid(ctx.beta * x)
+        return gradient * (sigmoid + ctx.beta * x * sigmoid * (1 - sigmoid)), None
 
-    def setup(context, inputs, output):
-        context.save_for_backward(inputs[0])
-        context.beta = inputs[1]
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.beta = inputs[1]
 
     swish.register_autograd(backward, setup_context=setup)
 

@@ -62,8 +62,22 @@ def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
         and owner is not None and not isinstance(owner, _NOT_OWNERS)):
         if obj not in tables.calls and not s.tracer.supports(obj):
             holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
-            return holder.getattr(s, obj.__name__)
+            if source is not None:  # one of the same object is another method
+                s.guards.add(source, facts.TypeIs(type(obj)))
+                s.guards.add(src.GetAttr(source, "__name__"), facts.Equals(obj.__name__))
+            raw = _descriptor_of(obj, type(owner))
+            return holder.getattr(s, obj.__name__) if raw is None else holder.bound_builtin(s, raw)
     return BuiltinValue(obj, source)
+
+
+def _descriptor_of(method: Callable, cls: type) -> object:
+    """What a method in C is in the class of its object, where an attribute of that name is another one: ``super().append``
+    of a list that has its own; else None."""
+    found = [c.__dict__[method.__name__] for c in cls.__mro__ if method.__name__ in c.__dict__]
+    if not found or type(found[0]) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return None
+    return next((raw for raw in found if type(raw) in (types.MethodDescriptorType, types.WrapperDescriptorType)
+                 and raw.__get__(method.__self__) == method), None)
 
 
 wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))

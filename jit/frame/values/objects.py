@@ -739,11 +739,20 @@ class BuiltinMethod(Value):
         return Constant(same == op.equality)
 
     def emit(self, e: Emitter) -> None:
-        e.load(self.owner)
-        e.load_attr(self.raw.__name__)
+        cls = self.raw.__objclass__
+        if getattr(self.owner, "cls", None) is cls and not issubclass(cls, type):
+            e.load(self.owner)
+            e.load_attr(self.raw.__name__)
+        else:  # reached through super(), perhaps: the object's own attribute may be another
+            e.call(_bound, lambda: e.load(e.class_value(cls)), e.const(self.raw.__name__), lambda: e.load(self.owner))
 
     def describe(self) -> str:
         return f"method {self.raw.__qualname__}"
+
+
+def _bound(cls: type, name: str, owner: object) -> object:
+    """The method in C that a class has in its own dictionary, bound to an object."""
+    return cls.__dict__[name].__get__(owner)
 
 
 class ModuleObject(ObjectValue):
