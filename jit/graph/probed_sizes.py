@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable
 
 from jit.errors import EagerRaises, Unsupported
-from jit.graph.dims import Dim, env_of, evaluate, free_symbols, hint, product, symbols_of
+from jit.graph.dims import Dim, env_of, evaluate, free_symbols, product, symbols_of
 from jit.graph.ir import Node, contiguous_strides
 from jit.graph.nested import of_kind, replaced
 from jit.graph.polynomials import of_atom
@@ -75,9 +75,8 @@ def _larger(groups: list[list[Symbol]], steps: Sequence[int]) -> dict[str, int]:
 
 
 def _allowed(env: ShapeEnv, sample: dict[str, int]) -> bool:
-    """Whether the facts that are relied on already hold."""
-    values = {name: hint(symbol) for name, symbol in env.symbols.items()} | sample
-    return all(p.holds(values) for p in env.guards if free_symbols(p.expr) <= values.keys())
+    """Whether the facts about these symbols that are relied on already hold."""
+    return all(p.holds(sample) for p in env.guards if free_symbols(p.expr) <= sample.keys())
 
 
 def _candidates(values: list, dims: list[Dim]) -> list[Dim]:
