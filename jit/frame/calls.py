@@ -156,6 +156,8 @@ class Calls:
     def call_builtin(self, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a C function."""
         self.guard_kinds(args, kwargs, fn)
+        if self.s.asker.takes(fn, args, kwargs):
+            return self.s.asker.builtin(fn, args, kwargs)
         try:
             handler, forbidden = tables.calls.get(fn), tables.forbidden.get(fn)
         except TypeError:  # it cannot be a key
@@ -222,7 +224,7 @@ class Calls:
         new = self.s.class_lookup(cls, "__new__")[1]
         if is_static_function(new):
             instance = self.s.wrap_raw(new.__func__).call(self.s, [cls_value, *args], kwargs)
-            if not instance.is_object or not issubclass(instance.cls, cls):
+            if not (instance.is_object or instance.is_tensor) or not issubclass(instance.cls, cls):
                 return instance
         else:
             instance = self.allocate(cls, args, kwargs)
@@ -254,6 +256,8 @@ class Calls:
         if issubclass(cls, BaseExceptionGroup) and not makes_group(cls, args):
             raise Unsupported(f"a new {cls.__qualname__} of these arguments",
                               kind="instantiate", hint="make the object outside the compiled function")
+        if issubclass(cls, torch.Tensor):
+            return tables.calls[torch.Tensor.__new__](self.s, [self.s.wrap_class(cls), *args], kwargs or {})
         if issubclass(cls, BaseException):
             value = ObjectValue(cls)
             value.init_args = tuple(args)
@@ -270,6 +274,7 @@ class Calls:
             return DequeValue([], cls)
         if issubclass(cls, torch.nn.Module):
             return ModuleObject(cls)
+        self.s.asker.meets(cls)
         if has_plain_layout(cls) or issubclass(cls, types.SimpleNamespace):
             return ObjectValue(cls)
         raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",

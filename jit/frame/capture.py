@@ -27,6 +27,7 @@ from .break_code import BreakCode, Broken, Return
 from .emit import Emitter
 from .executor import Frame, Returned
 from .states import attention
+from .states.function_state import switched_off
 from ..graph.backward import is_spent
 from ..graph.passes.dce import eliminate_dead_nodes
 from ..graph.passes.gradients import without_gradients
@@ -156,8 +157,9 @@ class Capture:
         s.guards.add(src.Const(None, "torch"), s.guards.state)
         try:
             refuse_modes()
-            self.set_up()
-            outcome = self.execute()
+            with switched_off():
+                self.set_up()
+                outcome = self.execute()
             if outcome[0] == "returned":
                 return self.finish_return(outcome[1])
             error, chain = outcome[1:]

@@ -109,6 +109,7 @@ class Heap:
 
     def opaque(self, obj, source) -> ObjectValue:
         """An object that nothing is done with but passing it on."""
+        self.s.asker.meets(type(obj))
         return ObjectValue(type(obj), obj, source)
 
     def wrap_key(self, key):

@@ -116,6 +116,8 @@ class Recording:
 
     def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """A torch callable, as the program calls it."""
+        if self.s.asker.concerns(args, kwargs):
+            return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
             if value.is_tensor and name is not None:
                 self.tensor_slot(value.cls, name)

@@ -19,6 +19,7 @@ from .lookups import Lookups
 from .makers import Makers
 from .recording import Recording
 from .size_facts import SizeFacts
+from .stand_ins import Asker
 from .speculation import Attempt
 from .tracked_state import States
 from .values.base import Raised, Value
@@ -44,6 +45,7 @@ class Session(Makers):
         states: the switches of PyTorch and Python that the program has set.
         recording: calls of torch.
         calls: all other calls.
+        asker: of calls with tensors of classes of the program's.
         frames: that are being executed, the outermost first.
         current_exception: what is being handled, the innermost last.
         generators, real_generators: that were made while capturing, and that came in and were read.
@@ -76,6 +78,7 @@ class Session(Makers):
         self.states = States(self)
         self.recording = Recording(self)
         self.calls = Calls(self)
+        self.asker = Asker(self)
         self.maps: tuple = ()
         self.levels: tuple = ()
         self.scalars_index: tuple = ()
@@ -100,7 +103,7 @@ class Session(Makers):
     def close(self) -> None:
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive
         their call."""
-        for part in (self.heap, self.effects, self.states, self.recording):
+        for part in (self.heap, self.effects, self.states, self.recording, self.asker):
             part.close()
         for held in (self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ..errors import Unsupported
 from ..graph.memory import flat_memory
 from ..runtime import native
+from ..runtime.array_memory import memory_of
 from ..runtime.holding import behind, holding, lightly
 
 if TYPE_CHECKING:
@@ -249,6 +250,22 @@ class FlatMemory(_Derived):
 
     def __str__(self) -> str:
         return f"the memory of {self.of}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayMemory(_Derived):
+    """The memory of the NumPy array ``of``, as a tensor."""
+
+    stays = False
+
+    def step(self) -> tuple[str, Callable]:
+        return ("array_memory", memory_of)
+
+    def load(self, e: Emitter) -> None:
+        e.call(memory_of, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
+
+    def __str__(self) -> str:
+        return f"torch.from_numpy({self.of})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,8 @@ tensor_setters: dict = {}     # name -> fn(s, tensor, value): an attribute of a 
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
 codes: dict = {}              # code object of closures -> fn(s, function, args, kwargs) -> Value
 named: dict = {}              # (module, qualified name) of a Python function that may not be there -> as in ``codes``
+array_rules: dict = {}        # function of NumPy -> the same in functions of PyTorch, which is followed
+array_methods: dict = {}      # name of a method of arrays -> fn(s, array, args, kwargs) -> Value
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 
@@ -37,6 +39,7 @@ def _register(table: dict) -> Callable:
 
 wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
                                             _register(calls), _register(functions))
+array_rule, on_array_method = _register(array_rules), _register(array_methods)
 on_code, on_name = _register(codes), _register(named)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from .session import Session
     from .values.tensor import TensorValue
 
-PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
-
 
 def check_supported(tensor: torch.Tensor) -> None:
     """Raise Unsupported for a tensor that cannot be a graph input."""
     if torch.nn.parameter.is_lazy(tensor):
         raise NeedsEager("a parameter that is made by the first call of its module", kind="lazy-module")
-    if type(tensor) not in PLAIN_CLASSES:
+    if type(tensor).__torch_dispatch__ is not torch_private.no_dispatch:
         raise Unsupported(f"tensor subclass {type(tensor).__name__}", kind="tensor-subclass",
                           hint="compile the function that works on plain tensors")
     if tensor.layout is not torch.strided or tensor.is_quantized:

@@ -21,6 +21,7 @@ from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.nested import key, of_kind, replaced, several
 from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
+from jit.graph.probed_sizes import dims_of, learned
 from jit.recent import Recent
 
 if TYPE_CHECKING:
@@ -283,18 +284,26 @@ _meta_cache = Recent(4096)
 
 
 def types_by_probe(o: Overload, values: list[object]) -> tuple:
-    """What a run of the overload on meta tensors says; symbolic sizes are specialised. Returns (result types, values,
-    shared), see ``shared``."""
-    values = _static(values)
-    call = (o.name, o.overload, key(_kind, values), torch.get_default_dtype())
+    """What a run of the overload on meta tensors says, or several runs where sizes are symbolic; these are specialised
+    where that does not tell. Returns (result types, values, shared), see ``shared``."""
+    types = learned(values, lambda plain: _by_plain_sizes(o, plain)) if next(dims_of(values), None) is not None else None
+    shown = None
+    if types is None:
+        values = _static(values)
+        types, shown = _by_plain_sizes(o, values)
     device = (torch.device(values[o.device_index]) if o.device_index is not None and values[o.device_index] is not None
               else _device(values))
+    types = tuple([None if t is None else t.replace(device=device) for t in types])
+    return (types[0] if o.single else types), values, shown
+
+
+def _by_plain_sizes(o: Overload, values: list[object]) -> tuple:
+    """``_by_meta``, once for each call."""
+    call = (o.name, o.overload, key(_kind, values), torch.get_default_dtype())
     found = _meta_cache.get(call)
     if found is None:
         found = _meta_cache[call] = _by_meta(o, values)
-    types, shown = found
-    types = tuple([None if t is None else t.replace(device=device) for t in types])
-    return (types[0] if o.single else types), values, shown
+    return found
 
 
 def _device(values: list[object]) -> torch.device:

@@ -49,6 +49,7 @@ _KINDS = 1 << 12  # calls that are remembered
 
 _found: dict = {}  # what a call is -> None, DOUBT, Unsupported, or the error's (class, arguments)
 DOUBT = "doubt"  # all probes of a call have raised, and it may be that the values of other tensors are not refused
+DOUBT_OF_SIZES = "doubt of sizes"  # or that these are what is refused
 
 
 def of_dtypes(error: Exception) -> bool:
@@ -94,8 +95,9 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
         keep_sizes((args, kwargs))
         raise Unsupported("eager refuses this operation, perhaps because its tensors share memory",
                           "clone() one of them", kind="overlapping-memory")
-    if error is DOUBT:
-        keep_sizes((args, kwargs))  # which may be what is wrong
+    if error is DOUBT or error is DOUBT_OF_SIZES:
+        if error is DOUBT_OF_SIZES:
+            keep_sizes((args, kwargs))  # which may be what is wrong
         return True
     if error is not None:
         keep_sizes((args, kwargs))  # its text tells them
@@ -152,7 +154,7 @@ class _Call:
             if len(_found) >= _KINDS:
                 _found.clear()
             found = _found[self.key] = self._refusal()
-        if found is None or found is DOUBT:
+        if found is None or found is DOUBT or found is DOUBT_OF_SIZES:
             return found
         if found is Unsupported:
             return Unsupported("a torch function refuses its arguments",
@@ -197,7 +199,7 @@ class _Call:
             error = self._raises(None)
             return None if error is None else (type(error), error.args)
         error = self._raises(None, device="meta")
-        return DOUBT if _says_nothing(error) else Unsupported
+        return DOUBT_OF_SIZES if _says_nothing(error) else Unsupported
 
     def _refusal_of_device(self, sizes) -> None:
         """Of a call that the CPU's kernels take, or refuse for its dtypes, where the tensors are on another device,

@@ -20,6 +20,7 @@ names it in explanations::
     ("generator_state",)    ``native().generator_state(object)``
     ("length",)             ``len(object)``
     ("returned",)           what the function gives, called without arguments on every call
+    ("array_memory", f)     ``f(object)``, a tensor that shares the memory of an array, on every call
     ("mro",)                the MRO of a class              ("cache_link",)         what an element of a bounded
     functools.lru_cache holds ("context_value", none) what a ContextVar holds, ``none`` where it was not set
     ("fresh_dict_attr", name), ("fresh_item", key), ...   any of them with "fresh_" before it, for what is replaced all

@@ -42,7 +42,7 @@ def _always(value: bool | None, *fns: Callable) -> None:
 for _answer, _fns in torch_private.ANSWERS.items():
     _always(_answer, *_fns)
 _always(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.onnx.is_in_onnx_export,
-        torch.overrides.has_torch_function, torch.compiler.is_exporting)
+        torch.compiler.is_exporting)
 
 
 @on_function(torch.cuda.is_current_stream_capturing)
@@ -179,7 +179,7 @@ for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
     on_tensor_method(_name)(plain_reader(_name))
 
 
-@on_tensor_method("numpy", "__array__", "data_ptr", "cpu_")
+@on_tensor_method("data_ptr", "cpu_")
 def unknown_values(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     tensor.handle(s)
     raise Unsupported("a tensor's values are read by Python", kind="data-dependent-value",

@@ -28,14 +28,12 @@ from ..values.iterators import (
 )
 from ..values.objects import ModuleObject
 from ..values.slices import RangeValue, SliceValue
-from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
     from ..values.base import Value
 
-wrapper(torch.Tensor)(lambda s, obj, source: TensorValue(None, obj, source))
 wrapper(torch.nn.Module)(lambda s, obj, source: ModuleObject(type(obj), obj, source))
 wrapper(list)(lambda s, obj, source: ListValue(None, type(obj), obj, source))
 wrapper(tuple)(lambda s, obj, source: TupleValue(None, type(obj), obj, source))
@@ -58,12 +56,28 @@ _NOT_OWNERS = (types.ModuleType, type, torch_private.FunctionRecord)
          types.ClassMethodDescriptorType)
 def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
     owner = getattr(obj, "__self__", None)
+    if type(owner) is types.GetSetDescriptorType:  # ``torch.Tensor.shape.__get__``, as ``__torch_function__`` is given
+        return BuiltinValue(obj, source)
     if (isinstance(obj, (types.BuiltinFunctionType, types.MethodWrapperType))
         and owner is not None and not isinstance(owner, _NOT_OWNERS)):
         if obj not in tables.calls and not s.tracer.supports(obj):
             holder = s.wrap(owner, src.GetAttr(source, "__self__") if source is not None else None)
-            return holder.getattr(s, obj.__name__)
+            if source is not None:  # one of the same object is another method
+                s.guards.add(source, facts.TypeIs(type(obj)))
+                s.guards.add(src.GetAttr(source, "__name__"), facts.Equals(obj.__name__))
+            raw = _descriptor_of(obj, type(owner))
+            return holder.getattr(s, obj.__name__) if raw is None else holder.bound_builtin(s, raw)
     return BuiltinValue(obj, source)
+
+
+def _descriptor_of(method: Callable, cls: type) -> object:
+    """What a method in C is in the class of its object, where an attribute of that name is another one: ``super().append``
+    of a list that has its own; else None."""
+    found = [c.__dict__[method.__name__] for c in cls.__mro__ if method.__name__ in c.__dict__]
+    if not found or type(found[0]) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return None
+    return next((raw for raw in found if type(raw) in (types.MethodDescriptorType, types.WrapperDescriptorType)
+                 and raw.__get__(method.__self__) == method), None)
 
 
 wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))

@@ -60,6 +60,7 @@ class Value:
     handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
     is_tensor = False
+    is_array = False  # a NumPy array, or a NumPy scalar that is computed
     symbolic: type | None = None  # of a number that changes between calls: int or float
     can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside
@@ -70,6 +71,7 @@ class Value:
     as_class: type | None = None  # of a class: what it is
     is_function = False  # a function in Python
     is_code = False  # a function, class or module, of which globals and caches ask which one it is
+    dispatches = False  # of a tensor: whether its class has a ``__torch_dispatch__``
     init_args: tuple = ()  # of an exception that is made while capturing
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
 
@@ -395,6 +397,10 @@ class Value:
     def nested(self, s: Session) -> list[Value] | None:
         """The values that it is made of as an argument of a tensor operation: of a list, a tuple or a slice."""
         return None
+
+    def overrides_functions(self, s: Session) -> bool:
+        """Whether PyTorch asks its class about calls, by ``__torch_function__``."""
+        return False
 
     def holds_tensor(self) -> bool:
         """Whether it is a tensor, or has one among its elements."""

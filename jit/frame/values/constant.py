@@ -35,7 +35,7 @@ _LEAVES = frozenset(LEAF_TYPES)
 
 def is_leaf(obj: object) -> bool:
     """True for objects that are represented by ``Constant``."""
-    return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic)) or is_c_enum(obj)
+    return type(obj) in _LEAVES or isinstance(obj, (enum.Enum, np.generic, np.dtype)) or is_c_enum(obj)
 
 
 def is_c_enum(obj: object) -> bool:
@@ -181,6 +181,8 @@ class Constant(Value):
         if formats or isinstance(self.value, np.generic):
             if (b if self is a else a).is_const():
                 return s.fold(op.fn, [a, b], {})
+            if (b if self is a else a).is_array:
+                return None  # the array's own answer comes next
             if formats:
                 raise Unsupported("formatting a value that is not a constant", kind="format")
             raise Unsupported("an operator of a numpy scalar", kind="numpy",
@@ -188,7 +190,7 @@ class Constant(Value):
         return None
 
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
-        if isinstance(self.value, np.generic) and not other.is_plain:
+        if isinstance(self.value, np.generic) and not other.is_plain and not other.is_array:
             raise Unsupported("a comparison with a numpy scalar", kind="numpy")
         return super().compare(s, op, other)
 

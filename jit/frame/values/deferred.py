@@ -18,7 +18,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph.binding import resolve
-from ...graph.dims import hint
+from ...graph.dims import Dim, hint
 from ...graph.op_info import op_info
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
@@ -171,11 +171,29 @@ def _plain(s: Session, v: Value) -> bool:
     return v.can_wait if parts is None else type(v) in _NESTED and all(_plain(s, p) for p in parts)
 
 
-def _probed(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value],
-            fill: int) -> tuple[object, bool] | None:
-    """(what ``fn`` gives for tensors of the same shapes that hold zeros or ones, whether that is a view of one of
-    them); None where it raises."""
-    answer = ask(fn, [a.probed(s) for a in args], {k: v.probed(s) for k, v in kwargs.items()}, StandIns(fill))
+def _go_together(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value],
+                 handles: list[TensorHandle]) -> bool:
+    """Whether a call takes tensors of other sizes too, as long as those symbolic ones that are equal now stay so, which
+    becomes a fact."""
+    sizes = [n for h in handles for n in h.type.shape]
+    symbolic = [n for n in sizes if type(n) is Dim]
+    now = list(dict.fromkeys(map(hint, symbolic)))
+    if any(n in now for n in sizes if type(n) is not Dim):
+        return False
+    for step in (1, 2, 5):
+        others = {n: n + step * (k + 1) for k, n in enumerate(now)}
+        if _probed(s, fn, args, kwargs, 0, others) is None:
+            return False
+    first = {hint(n): n for n in reversed(symbolic)}
+    return all(n == first[hint(n)] for n in symbolic)
+
+
+def _probed(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], fill: int,
+            sizes: dict[int, int] | None = None) -> tuple[object, bool] | None:
+    """(what ``fn`` gives for tensors of the same shapes, or with some sizes replaced, that hold zeros or ones, whether
+    that is a view of one of them); None where it raises."""
+    answer = ask(fn, [a.probed(s) for a in args], {k: v.probed(s) for k, v in kwargs.items()},
+                 StandIns(fill, sizes=sizes))
     if answer.error is not None:
         return None
     made, example = set(map(torch_private.storage_id, answer.given.tensors)), answer.result
@@ -223,6 +241,6 @@ def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], e
     refuses = may_raise(fn, name, handles)
     if refuses and not s.uncertain:
         raise error
-    if len(handles) > 1:
+    if len(handles) > 1 and not _go_together(s, fn, args, kwargs, handles):
         keep_sizes(handles)  # that they go together has been tried for these
     return Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)

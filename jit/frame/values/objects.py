@@ -83,6 +83,9 @@ class ObjectValue(Value):
     def is_exception(self, cls: type) -> bool:
         return issubclass(self.cls, cls)
 
+    def overrides_functions(self, s: Session) -> bool:
+        return s.class_lookup(self.cls, "__torch_function__")[0]
+
     def real(self, s: Session) -> object:
         return None if self.obj is None else self.pin(s)
 
@@ -739,11 +742,20 @@ class BuiltinMethod(Value):
         return Constant(same == op.equality)
 
     def emit(self, e: Emitter) -> None:
-        e.load(self.owner)
-        e.load_attr(self.raw.__name__)
+        cls = self.raw.__objclass__
+        if getattr(self.owner, "cls", None) is cls and not issubclass(cls, type):
+            e.load(self.owner)
+            e.load_attr(self.raw.__name__)
+        else:  # reached through super(), perhaps: the object's own attribute may be another
+            e.call(_bound, lambda: e.load(e.class_value(cls)), e.const(self.raw.__name__), lambda: e.load(self.owner))
 
     def describe(self) -> str:
         return f"method {self.raw.__qualname__}"
+
+
+def _bound(cls: type, name: str, owner: object) -> object:
+    """The method in C that a class has in its own dictionary, bound to an object."""
+    return cls.__dict__[name].__get__(owner)
 
 
 class ModuleObject(ObjectValue):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import messages
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
 from .containers import ContainerValue, TupleValue, all_leaves
+
+
+# Elements that may be known by identity.
+_KNOWN = (str, int, float, bytes, type(None), type, torch.dtype, types.FunctionType, types.BuiltinFunctionType,
+          types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, torch_private.OpOverload,
+          torch_private.OpOverloadPacket)
 
 
 class SetValue(ContainerValue):
@@ -74,8 +81,7 @@ class SetValue(ContainerValue):
         if self._entries is None:
             self.pytype(s)
             elements = src.raw_elements(self.obj)
-            if not all(isinstance(k, (str, int, float, bytes, type(None), type, types.FunctionType, torch.dtype))
-                       for k in elements):
+            if not all(isinstance(k, _KNOWN) for k in elements):
                 if not all(isinstance(k, tuple) and all_leaves(k) for k in elements):
                     raise Unsupported("a set from outside with elements that are not constants",
                                       kind="opaque-container")

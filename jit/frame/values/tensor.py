@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from ...errors import NeedsEager, Unsupported
+from ... import torch_private
 from ...graph import constants
+from ...graph.dims import specialize
 from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from .. import source as src
@@ -74,6 +76,10 @@ class TensorValue(Value):
             return self.obj
         return ("tensor", id(self._handle), self)
 
+    def plain_attribute(self, s: Session, name: str) -> Value:
+        """PyTorch's own attribute, past what the class makes of it."""
+        return self.getattr(s, name)
+
     def getattr(self, s: Session, name: str) -> Value:
         if name == "__class__":
             return s.wrap_class(self.pytype(s))
@@ -136,7 +142,7 @@ class TensorValue(Value):
         s.effect(delattr, [self, Constant(name)])
 
     def write_own(self, s: Session, name: str, value: Value) -> None:
-        if self.cls not in (torch.Tensor, torch.nn.Parameter) or s.class_lookup(self.cls, name)[0]:
+        if s.lookups.is_data_descriptor(s.class_lookup(self.cls, name)[1]):
             raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
         self.pytype(s)
         s.heap.touch(self)
@@ -230,6 +236,19 @@ class TensorValue(Value):
     def probed(self, s: Session) -> TensorHandle:
         return self.handle(s)
 
+    def fits(self, s: Session, made: Any) -> bool:
+        """Whether a stand-in (``frame.stand_ins``) is still of its type."""
+        t = self.handle(s).type
+        return (made.value is self and made.requires_grad == self.handle(s).requires_grad and made.dtype == t.dtype
+                and made.shape == t.shape and made.stride() == t.strides)
+
+    def new_stand_in(self, s: Session, kind: type, requires_grad: bool | None = None) -> Any:
+        handle = self.handle(s)
+        sizes, strides = (tuple(map(specialize, of)) for of in (handle.type.shape, handle.type.strides))
+        return torch_private.make_wrapper(kind, sizes, strides=strides, dtype=handle.dtype, device=handle.type.device,
+                                          requires_grad=handle.requires_grad if requires_grad is None
+                                          else requires_grad)
+
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None
 
@@ -279,6 +298,8 @@ class TensorMethod(Value):
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         s.calls.guard_kinds(args, kwargs)
         handler = tables.tensor_methods.get(self.name)
+        if s.asker.takes_method(self.owner, self.name, args, kwargs):
+            return s.asker.call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)
         if handler is not None:
             result = handler(s, self.owner, args, kwargs)
             if result is not None:

@@ -9,8 +9,9 @@ import torch
 from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph.build import result_dtype
-from jit.graph.handles import SymSize, TensorHandle, to_nodes
+from jit.graph.handles import SymSize, TensorHandle, offset_in_base, to_nodes
 from jit.graph.layout import is_channels_last, is_dense, normalize_dim
+from jit.graph.ops.views import start_of
 from jit.graph.registry import op
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def type_(t: Tracer, self: TensorHandle, dtype: torch.dtype | None = None, non_b
 
 
 @method("storage_offset")
-def storage_offset(t: Tracer, self: TensorHandle) -> int:
-    if self.chain or self.base.input is not None:
-        raise Unsupported("storage_offset of a view or an input", kind="tensor-attribute")
-    return 0
+def storage_offset(t: Tracer, self: TensorHandle) -> IntExpr:
+    offset = offset_in_base(self)
+    if offset is None:
+        raise Unsupported("storage_offset of memory that is read as another dtype", kind="tensor-attribute")
+    return offset if self.base.input is None else offset + start_of(t, self.base)
 
 
 @method("result_type")
@@ -107,8 +109,11 @@ def promote_types(t: Tracer, type1, type2):
     return torch.promote_types(type1, type2)
 
 
-@method("data_ptr", "storage", "untyped_storage", "set_", "__array__",
-        "backward", "register_hook", "retain_grad", "share_memory_", "pin_memory")
+NOT_OPERATIONS = frozenset(("data_ptr", "storage", "untyped_storage", "set_", "__array__", "backward", "register_hook",
+                            "retain_grad", "share_memory_", "pin_memory"))
+
+
+@method(*NOT_OPERATIONS)
 def outside(t: Tracer, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("an operation on a tensor's memory or autograd state",
                       "keep it outside the compiled region", kind="tensor-attribute")

@@ -47,6 +47,13 @@ def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = 
     return result
 
 
+@op("_unsafe_view")
+def unsafe_view(b: Builder, self: Node, size: Sequence[IntExpr]) -> Node:
+    """The view of a tensor that nothing else looks at: a tensor of its own."""
+    result = view(b, self, size)
+    return b.clone(result, result.type.strides)
+
+
 @op("view_as", alias=True)
 def view_as(b: Builder, self: Node, other: Node) -> Node:
     return view(b, self, other.shape)
@@ -426,7 +433,7 @@ def strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride: tu
     base, b, start, size = self.base, t.builder, offset_in_base(self), tuple(map(plain_if_few, size))
     offset = start if storage_offset is None else storage_offset
     if storage_offset is not None and base.input is not None:
-        offset = storage_offset - _start(t, base)
+        offset = storage_offset - start_of(t, base)
     if offset is None:
         raise Unsupported("as_strided on memory that is read as another dtype",
                           "use ordinary views", kind="overlapping-memory")
@@ -457,7 +464,7 @@ def strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride: tu
     return t.view(self, path, node, of_base=True)
 
 
-def _start(t: Tracer, base):
+def start_of(t: Tracer, base):
     """Where an input begins in its storage, which becomes a fact (``Tracer.places``)."""
     origin = next((h.origin for h in t.inputs if h.base is base), None)
     if origin is None or base.region is not None:
@@ -500,7 +507,7 @@ def as_strided_scatter(t: Tracer, self: TensorHandle, src, size: Sequence[IntExp
                           "clone() it first", kind="overlapping-memory")
     offset = storage_offset or 0
     if storage_offset is not None and self.base.input is not None:
-        offset = storage_offset - _start(t, self.base)
+        offset = storage_offset - start_of(t, self.base)
     _check_inside(self.base, size, stride, offset)
     if not (len(src.shape) == len(size) and all(p == q for p, q in zip(src.shape, size))):
         raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "

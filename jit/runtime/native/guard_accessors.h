@@ -166,6 +166,10 @@ PyObject* reach_length(Evaluator&, const Accessor&, PyObject* o) {
 
 PyObject* reach_returned(Evaluator&, const Accessor&, PyObject* o) { return PyObject_CallNoArgs(o); }
 
+PyObject* reach_array_memory(Evaluator&, const Accessor& a, PyObject* o) {
+  return PyObject_CallOneArg(a.payload.get(), o);
+}
+
 PyObject* reach_context_value(Evaluator&, const Accessor& a, PyObject* o) {
   PyObject* v = nullptr;
   return PyContextVar_CheckExact(o) && PyContextVar_Get(o, a.payload.get(), &v) == 0 ? v : nullptr;
@@ -211,6 +215,7 @@ const AccessorKind kAccessors[] = {
     {"generator_state", Role::kStep, false, nullptr, reach_generator_state},
     {"length", Role::kStep, false, nullptr, reach_length},
     {"returned", Role::kStep, false, nullptr, reach_returned},
+    {"array_memory", Role::kStep, false, nullptr, reach_array_memory},
     {"context_value", Role::kStep, false, nullptr, reach_context_value},
     {"mro", Role::kStep, true, nullptr, reach_mro},
     {"cache_link", Role::kStep, true, nullptr, reach_cache_link},

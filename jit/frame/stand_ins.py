@@ -1,0 +1,463 @@
+"""Calls of PyTorch with tensors of classes of the program's, which have a say in what an operation does: by
+``__torch_function__`` before PyTorch does anything, and by ``__torch_dispatch__`` at each operator of ATen that is left
+when the call has been decomposed and recorded for autograd.
+
+Which operators these are, with which arguments, and when a class is asked, is PyTorch's own business, and PyTorch is
+asked: the call is made for real on *stand-ins*, tensors without data that have the type of a value. Where PyTorch
+would call the program's Python it calls ours, which executes the program's symbolically; an operator on plain tensors
+is recorded. So the graph has what the program's classes make of the call, in its order, and nothing of it is guessed.
+
+Gradients: with autograd on, PyTorch records the call for the stand-ins as it does in eager, above the dispatch to the
+class. A plain tensor that comes out of it is the result of a function with a backward of its own
+(``graph.functions``): PyTorch's engine is run on stand-ins for the gradients, and what its formulas do is executed and
+recorded the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from .. import torch_private
+from ..errors import JitError, Unsupported
+from ..graph.binding import resolve
+from ..graph.functions import FunctionTrace
+from ..graph.ops.metadata import NOT_OPERATIONS
+from . import source as src
+from . import tables
+from .states import function_state
+from .states.autocast import AUTOCAST
+from .states.index_modes import MODES, function_modes
+from .states.grad_mode import GRAD_MODE
+from .values.base import Raised, Value
+from .values.constant import Constant, is_leaf
+from .values.containers import ListValue, TupleValue
+from .values.lifting import lift
+from .values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .values.tensor import TensorValue
+
+
+class StandIn(torch.Tensor):
+    """Stands for ``value`` while PyTorch is asked by ``asker``."""
+
+    value: TensorValue
+    asker: Asker
+    __torch_function__ = torch_private.no_function  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> Any:
+        raise AssertionError("an operator that was not seen by the mode of its asker")
+
+
+class Asked(StandIn):
+    """The same of a class that has a ``__torch_function__``."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        given = next(_stand_ins((args, kwargs or {})))
+        return given.asker.at_function(func, args, kwargs)
+
+
+class AskedObject:
+    """Stands for an object that is no tensor, of a class that has a ``__torch_function__``."""
+
+    def __init__(self, value: Value, asker: Asker) -> None:
+        self.value, self.asker = value, asker
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        given = next(_stand_ins((args, kwargs or {}), (StandIn, AskedObject)))
+        return given.asker.at_function(func, args, kwargs)
+
+
+class Operators(torch_private.DispatchMode):
+    """Has the operators of a call come to the asker."""
+
+    def __init__(self, asker: Asker) -> None:
+        super().__init__()
+        self.asker = asker
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.asker.at_operator(func, args, kwargs or {})
+
+
+class Modes(torch.overrides.TorchFunctionMode):
+    """In place of the program's modes, which are asked symbolically."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return self.asker.at_function(func, args, kwargs)
+
+
+def _stand_ins(v: object, kinds: tuple = (StandIn,)) -> Iterator[Any]:
+    """Those in nested arguments."""
+    if isinstance(v, kinds):
+        yield v
+    elif isinstance(v, (list, tuple)):
+        for part in v:
+            yield from _stand_ins(part, kinds)
+    elif type(v) is dict:
+        yield from _stand_ins(tuple(v.values()), kinds)
+
+
+class Asker:
+    """Of one capture.
+
+    Attributes:
+        seen: whether the program has a tensor of a class of its own, or a mode: all else goes past this.
+        made: id of a value -> (value, its stand-in).
+        leaves: id of a stand-in that has a history -> stand-ins that this history may lead to.
+        depth: how many operators are being executed inside one another.
+        keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
+    """
+
+    def __init__(self, s: Session) -> None:
+        self.s = s
+        self.seen = False
+        self.depth = 0
+        self.made: dict[int, tuple[TensorValue, StandIn]] = {}
+        self.leaves: dict[int, list[StandIn]] = {}
+        self.keys: tuple | None = None
+        self.outer = torch_private.included_keys(), torch_private.excluded_keys()
+
+    def close(self) -> None:
+        self.made.clear()
+        self.leaves.clear()
+
+    # -- whose business a call is -------------------------------------------------------------------------------------
+
+    def concerns(self, args: Iterable[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether a class or a mode of the program's has a say in a call of these arguments."""
+        if not self.seen:
+            return False
+        if function_modes(self.s) and function_state.modes_on(self.s):
+            return True
+        by_class = function_state.classes_on(self.s)
+        return any(v.dispatches or by_class and v.overrides_functions(self.s)
+                   for v in parts_of(self.s, (*args, *kwargs.values())))
+
+    def meets(self, cls: type) -> None:
+        """The program has an object of a class, which is none of tensors."""
+        if not self.seen and hasattr(cls, "__torch_function__"):
+            self.s.set_field(self, "seen", True)
+
+    def overridden(self, values: Iterable[Value]) -> bool:
+        """``torch.overrides.has_torch_function`` of these."""
+        if not self.seen:
+            return False
+        if function_modes(self.s) and function_state.modes_on(self.s):
+            return True
+        return function_state.classes_on(self.s) and any(v.overrides_functions(self.s) for v in values)
+
+    def takes(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether a function in C is to be called by ``builtin``."""
+        if not self.seen:
+            return False
+        if getter_of(fn) is not None:
+            return len(args) > 0 and args[0].is_tensor
+        if (getattr(fn, "__module__", None) in ("_operator", "builtins") or fn in _MAKERS
+            or not self.s.tracer.supports(fn)):
+            return False
+        return self.concerns(args, kwargs)
+
+    def takes_method(self, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        """As ``takes`` of a method of tensors. What is done to the object itself, such as hooks, is no operation."""
+        if not self.concerns([owner, *args], kwargs) or getattr(torch.Tensor, name) in _MAKERS:
+            return False
+        return (name not in tables.tensor_methods or name in _BY_OPERATORS
+                or self.overridden(parts_of(self.s, (owner, *args, *kwargs.values()))))
+
+    # -- asking PyTorch -----------------------------------------------------------------------------------------------
+
+    def call(self, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``fn(*args, **kwargs)`` of PyTorch, in which the program's classes have a say."""
+        s = self.s
+        binding = resolve(fn)
+        if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
+            raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",
+                              kind="tensor-attribute")
+        given = [self.to_real(a) for a in args]
+        named = {k: self.to_real(v) for k, v in kwargs.items()}
+        mine = list(_stand_ins((given, named)))
+        with self.as_program(), Operators(self):
+            try:
+                result = fn(*given, **named)
+            except (Raised, JitError):
+                raise
+            except Exception as error:  # of PyTorch's, as in eager
+                raise Raised(s.exception(error)) from None
+        for made in _stand_ins((result,)):
+            if made.requires_grad and not any(made is t for t in mine):
+                self.leaves.setdefault(id(made), self.histories(mine))
+        if not self.depth:
+            self.with_history(result, mine)
+        return self.to_value(result)
+
+    def builtin(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A function in C of which ``takes`` says so."""
+        name = getter_of(fn)
+        if name is None or self.concerns(args, kwargs):
+            return self.call(fn, args, kwargs)
+        return args[0].plain_attribute(self.s, name)
+
+    @contextlib.contextmanager
+    def as_program(self) -> Iterator[None]:
+        """PyTorch's own switches as the program has set them."""
+        s = self.s
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_function_state(s.states.peek(function_state.FUNCTION_STATE)))
+            if function_modes(s) and function_state.modes_on(s):
+                stack.enter_context(Modes(self))
+            if self.keys is not None:
+                stack.enter_context(torch_private.ForceKeys(*self.keys))
+            stack.enter_context(torch.set_grad_enabled(s.states.peek(GRAD_MODE)))
+            for (what, *device), value in s.states.of(AUTOCAST).items():
+                if what == "enabled":
+                    dtype = s.states.peek(AUTOCAST, "dtype", *device)
+                    stack.enter_context(torch.autocast(*device, dtype=dtype, enabled=value))
+            yield
+
+    @contextlib.contextmanager
+    def as_compiler(self) -> Iterator[None]:
+        """Inside of what PyTorch calls: its switches are ours again."""
+        before = self.keys
+        self.keys = torch_private.included_keys(), torch_private.excluded_keys()
+        try:
+            with (torch_private.ForceKeys(*self.outer), torch_private.WithoutFunctionOfClasses(),
+                  torch.set_grad_enabled(True)):
+                yield
+        finally:
+            self.keys = before
+
+    def to_real(self, value: Value) -> Any:
+        """An argument for PyTorch."""
+        s = self.s
+        if value.is_tensor:
+            return self.stand_in(value)
+        if type(value) is DictValue:
+            return {k.const(s): self.to_real(v) for k, v in value.load(s).values()}
+        if value.is_slice:
+            return slice(*map(self.to_real, value.nested(s)))
+        if value.builtin in (list, tuple):
+            parts = [self.to_real(v) for v in value.items_list(s)]
+            cls = value.pytype(s)
+            return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
+        if value.is_const():
+            return value.const(s)
+        if value.overrides_functions(s):
+            return AskedObject(value, self)
+        raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+
+    def stand_in(self, value: TensorValue) -> StandIn:
+        known = self.made.get(id(value))
+        if known is not None and value.fits(self.s, known[1]):
+            return known[1]
+        made = value.new_stand_in(self.s, Asked if value.overrides_functions(self.s) else StandIn)
+        made.value, made.asker = value, self
+        self.made[id(value)] = value, made
+        return made
+
+    def to_value(self, obj: object) -> Value:
+        """What PyTorch gives, or calls with."""
+        s = self.s
+        if isinstance(obj, (StandIn, AskedObject)):
+            return obj.value
+        if isinstance(obj, torch.Tensor):
+            return lift(s, s.tracer.constant(obj))
+        if type(obj) is list:
+            return ListValue([self.to_value(v) for v in obj])
+        if isinstance(obj, tuple):
+            return TupleValue([self.to_value(v) for v in obj], type(obj))
+        if type(obj) is dict:
+            return DictValue({k: (Constant(k), self.to_value(v)) for k, v in obj.items()})
+        if type(obj) is slice:
+            return s.from_python(slice(None)).with_nested([self.to_value(v) for v in (obj.start, obj.stop, obj.step)])
+        if is_leaf(obj):
+            return Constant(obj)
+        if isinstance(obj, type):
+            return s.wrap_class(obj)
+        return s.from_python(obj)
+
+    # -- what PyTorch calls -------------------------------------------------------------------------------------------
+
+    def at_function(self, func: object, args: tuple, kwargs: dict | None) -> object:
+        """Where PyTorch would call ``__torch_function__``."""
+        with self.as_compiler():
+            fn = self.function(func)
+            relevant = [t.value for t in _stand_ins((args, kwargs or {}), (StandIn, AskedObject))]
+            named = None if kwargs is None else {k: self.to_value(v) for k, v in kwargs.items()}
+            return self.to_real(self.by_function(fn, relevant, [self.to_value(a) for a in args], named))
+
+    def at_operator(self, func: object, args: tuple, kwargs: dict) -> object:
+        """Where PyTorch would call ``__torch_dispatch__`` or a kernel."""
+        with self.as_compiler():
+            self.depth += 1
+            try:
+                given = [self.to_value(a) for a in args]
+                named = {k: self.to_value(v) for k, v in kwargs.items()}
+                with self.unrecorded():
+                    return self.to_real(self.by_operator(func, given, named))
+            finally:
+                self.depth -= 1
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Below autograd."""
+        s = self.s
+        recording = s.tracer.grad_enabled
+        with s.states.told(GRAD_MODE, False):
+            s.tracer.set_grad_enabled(False)
+            try:
+                yield
+            finally:
+                s.tracer.set_grad_enabled(recording)
+
+    def function(self, func: Any) -> Value:
+        """A function of PyTorch as ``__torch_function__`` is given it."""
+        s = self.s
+        return s.wrap(func, src.Const(func, getattr(func, "__qualname__", ""), owned=True))
+
+    def by_function(self, fn: Value, relevant: list[Value], args: list[Value], kwargs: dict | None) -> Value:
+        """What modes and the ``__torch_function__`` of classes make of a call."""
+        s = self.s
+        by_class = function_state.classes_on(s)
+        classes = by_precedence(v for v in relevant if by_class and v.overrides_functions(s))
+        given = [fn, TupleValue([s.wrap_class(c) for c in classes]), TupleValue(args)]
+        if kwargs is not None:
+            given.append(s.dict_of(kwargs))
+        asked = []
+        if function_modes(s) and function_state.modes_on(s):
+            mode = function_modes(s)[-1]
+            with s.states.told(MODES, tuple(m for m in s.states.peek(MODES) if m is not mode)):
+                if len(given) == 3:
+                    given.append(s.dict_of({}))
+                result = mode.getattr(s, "__torch_function__").call(s, given, {})
+            if not is_not_implemented(result):
+                return result
+            asked.append(mode.cls)
+        for cls in classes:
+            result = s.wrap_class(cls).getattr(s, "__torch_function__").call(s, given, {})
+            if not is_not_implemented(result):
+                return result
+            asked.append(cls)
+        raise Unsupported(f"no __torch_function__ of {[c.__name__ for c in asked]} takes the call",
+                          kind="tensor-subclass")
+
+    def by_operator(self, func: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """What the ``__torch_dispatch__`` of classes makes of an operator; without one it is recorded."""
+        s = self.s
+        classes = by_precedence(v for v in parts_of(s, (*args, *kwargs.values())) if v.dispatches)
+        if not classes:
+            return s.record(func, args, kwargs)
+        given = [s.wrap(func, src.Const(func, str(func), owned=True)),
+                 TupleValue([s.wrap_class(c) for c in classes]), TupleValue(args), s.dict_of(kwargs)]
+        for cls in classes:
+            result = s.wrap_class(cls).getattr(s, "__torch_dispatch__").call(s, given, {})
+            if not is_not_implemented(result):
+                return result
+        raise Unsupported(f"no __torch_dispatch__ of {[c.__name__ for c in classes]} takes {func}",
+                          kind="tensor-subclass")
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def histories(self, given: Iterable[StandIn]) -> list[StandIn]:
+        """What the history of a result of these may lead to."""
+        found: list[StandIn] = []
+        for t in given:
+            if t.requires_grad:
+                found += [leaf for leaf in self.leaves.get(id(t), [t]) if not any(leaf is f for f in found)]
+        return found
+
+    def with_history(self, result: Any, given: list[StandIn]) -> None:
+        """Plain results of a call get the gradient that PyTorch has recorded for them."""
+        s = self.s
+        found = [t for t in _stand_ins((result,)) if t.requires_grad and not t.value.dispatches
+                 and not t.value.handle(s).requires_grad]
+        if not found:
+            return
+        if any(t is given_ for t in found for given_ in given):
+            raise Unsupported("a tensor is changed in place by a call with a tensor of a class with __torch_dispatch__",
+                              kind="gradient")
+        leaves = self.histories(given)
+        if any(t.value.dispatches for t in leaves):
+            raise Unsupported("the gradient with respect to a tensor of a class with __torch_dispatch__",
+                              kind="gradient")
+        for t in found:
+            self.record_history(t, leaves)
+
+    def record_history(self, result: StandIn, leaves: list[StandIn]) -> None:
+        s = self.s
+        trace = FunctionTrace(s.tracer, [t.value.handle(s) for t in leaves], [result.value.handle(s)])
+        tangent = s.recording.tensor_of(trace.tangents[0]).new_stand_in(s, StandIn, False)
+        tangent.value, tangent.asker = s.recording.tensor_of(trace.tangents[0]), self
+        done = len(s.effects.log)
+        with self.as_program(), Operators(self):
+            try:
+                found = torch.autograd.grad(result, leaves, tangent, retain_graph=True, allow_unused=True)
+            except (Raised, JitError):
+                raise
+            except Exception as error:
+                raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
+        if s.effects.since(done):
+            raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
+        made = trace.finish([None if g is None else g.value.handle(s) for g in found], None)
+        result.value = s.recording.tensor_of(made[0])
+
+
+def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:
+    """Arguments of a function, and what is nested in them."""
+    for v in values:
+        nested = None if v.is_tensor else v.nested(s)
+        if nested is None:
+            yield v
+        else:
+            yield from parts_of(s, nested)
+
+
+def is_not_implemented(value: Value) -> bool:
+    return value.is_leaf and value.value is NotImplemented
+
+
+def by_precedence(values: Iterable[Value]) -> list[type]:
+    """The classes of tensors, in the order in which PyTorch asks them: as they come, but a class before its bases."""
+    found: list[type] = []
+    for value in values:
+        if value.cls not in found:
+            at = next((i for i, c in enumerate(found) if issubclass(value.cls, c)), len(found))
+            found.insert(at, value.cls)
+    return found
+
+
+def getter_of(fn: Any) -> str | None:
+    """The name of the attribute of tensors that a function reads, such as ``torch.Tensor.shape.__get__``."""
+    owner = getattr(fn, "__self__", None)
+    if type(owner) is _GETSET and getattr(fn, "__name__", None) == "__get__":
+        return owner.__name__
+    return None
+
+
+# These make tensors of classes, and ask none.
+_MAKERS = frozenset((torch.Tensor.as_subclass, torch.Tensor.__new__, torch_private.make_subclass,
+                     torch_private.make_wrapper))
+# Of what is known of methods of tensors, those that only need what operators say.
+_BY_OPERATORS = frozenset(("size", "item", "tolist", "__len__", "__iter__", "__bool__", "__int__", "__float__",
+                           "__index__"))
+_GETSET = type(torch_private.TensorBase.__dict__["shape"])
+
+
+@contextlib.contextmanager
+def _function_state(state: object) -> Iterator[None]:
+    before = torch_private.get_function_state()
+    torch_private.set_function_state(state)
+    try:
+        yield
+    finally:
+        torch_private.set_function_state(before)
