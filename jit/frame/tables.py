@@ -20,6 +20,9 @@ tensor_setters: dict = {}     # name -> fn(s, tensor, value): an attribute of a 
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
 codes: dict = {}              # code object of closures -> fn(s, function, args, kwargs) -> Value
 named: dict = {}              # (module, qualified name) of a Python function that may not be there -> as in ``codes``
+marks: dict = {}              # attribute of a Python function -> as in ``codes``; the first one that it has counts
+substitutes: dict = {}        # callable -> the Python function that the program has given for it
+in_graph: set = set()         # callables that the program says are followed by running them
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 
@@ -37,7 +40,7 @@ def _register(table: dict) -> Callable:
 
 wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
                                             _register(calls), _register(functions))
-on_code, on_name = _register(codes), _register(named)
+on_code, on_name, on_mark = _register(codes), _register(named), _register(marks)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
 on_tensor_setter, on_class_descriptor, on_module_attribute = (
