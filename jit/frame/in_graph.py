@@ -6,7 +6,7 @@ What else such a function does, it does while capturing and not at each call; th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -18,6 +18,7 @@ from .values.base import Raised
 from .values.lifting import lift
 
 if TYPE_CHECKING:
+    from ..graph.tracer import Tracer
     from .session import Session
     from .values.base import Value
 
@@ -39,11 +40,12 @@ def call(s: Session, fn: Callable, args: list[Value], kwargs: dict[str, Value],
 
 def run(s: Session, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The value of ``fn`` run on stand-ins."""
-    low, low_kw = wrap(s.tracer, ([a.lower(s) for a in args], {k: v.lower(s) for k, v in kwargs.items()}))
+    mode = Recorded(s.tracer)
+    low, low_kw = wrap(mode.follower, ([a.lower(s) for a in args], {k: v.lower(s) for k, v in kwargs.items()}))
     first = len(s.tracer.builder.nodes)
     before = s.tracer.grad_enabled
     try:
-        with torch.set_grad_enabled(before), Recorded(s.tracer):
+        with torch.set_grad_enabled(before), mode:
             result = fn(*low, **low_kw)
     except (JitError, Raised):
         raise
@@ -57,18 +59,42 @@ def run(s: Session, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -
     return lift(s, unwrap(result))
 
 
+class Follower:
+    """The tracer, as stand-ins know it: what it calls itself is not the program's."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer, self.inside = tracer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tracer, name)
+
+    def call(self, *args: Any) -> Any:
+        return self._inside(self.tracer.call, args)
+
+    def attribute(self, *args: Any) -> Any:
+        return self._inside(self.tracer.attribute, args)
+
+    def _inside(self, fn: Callable, args: tuple) -> Any:
+        self.inside += 1
+        try:
+            return fn(*args)
+        finally:
+            self.inside -= 1
+
+
 class Recorded(TorchFunctionMode):
     """Has functions of PyTorch that are given no tensor, such as ``torch.rand``, recorded too, and the tracer follow
     ``torch.no_grad``."""
 
-    def __init__(self, tracer) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__()
-        self.tracer = tracer
+        self.follower = Follower(tracer)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch_private.set_grad_enabled:
-            self.tracer.set_grad_enabled(args[0])
-        elif self.tracer.supports(func):
-            return wrap(self.tracer, self.tracer.call(func, tuple(unwrap(args)), unwrap(kwargs or {}),
-                                                      self.tracer.builder.loc))
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.follower.inside:
+            if func is torch_private.set_grad_enabled:
+                self.follower.set_grad_enabled(args[0])
+            elif self.follower.supports(func):
+                return wrap(self.follower, self.follower.call(func, tuple(unwrap(args)), unwrap(kwargs or {}),
+                                                              self.follower.builder.loc))
         return func(*args, **(kwargs or {}))

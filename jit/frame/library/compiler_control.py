@@ -63,8 +63,15 @@ def skipped_by_torch(s: Session, fn: FunctionValue, args: list[Value], kwargs: d
     _left_alone(fn, "torch.compiler.disable", fn.obj.__dict__.get(torch_private.TORCH_REASON))
 
 
+@on_name(torch_private.TORCH_LEAF)
+def leaf_of_torch(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
+    native().quiet_code(fn.code)
+    _left_alone(fn, "torch._dynamo.decorators.leaf_function", None)
+
+
 @on_mark(torch_private.TORCH_FORBIDDEN)
 def forbidden_by_torch(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
+    native().skip_code(fn.code)
     _left_alone(fn, "torch._dynamo.forbid_in_graph", None)
 
 
