@@ -1,5 +1,7 @@
 """jit: a bytecode-level just-in-time compiler for PyTorch."""
 
+import importlib
+
 from . import config, versions
 
 if versions.refusal() is None:
@@ -13,6 +15,12 @@ else:
                              is_dynamo_compiling, mark_dynamic, mark_static, mark_unbacked, nested_compile_region,
                              reset, set_stance, substitute_in_graph, verify)
 from .errors import CompileError, JitError, PassError, RecompileError, Unsupported
+
+def __getattr__(name: str) -> object:
+    if name in ("interop", "fx"):  # loads torch.fx
+        return importlib.import_module("jit.interop")
+    raise AttributeError(f"module 'jit' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 __all__ = ["CompileError", "Explanation", "JitError", "PassError", "RecompileError", "Unsupported",
