@@ -1,16 +1,30 @@
 """jit: a bytecode-level just-in-time compiler for PyTorch."""
 
+import importlib
+
 from . import config, versions
 
 if versions.refusal() is None:
-    from .api import (Explanation, assume_constant_result, compile, compile_count, disable, explain,
-                      graph_break, is_compiling, mark_dynamic, mark_static, reset, set_stance, verify)
+    from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,
+                      cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,
+                      mark_dynamic, mark_static, mark_unbacked, nested_compile_region, reset, set_stance,
+                      substitute_in_graph, verify)
 else:
-    from .uncompiled import (Explanation, assume_constant_result, compile, compile_count, disable, explain,
-                             graph_break, is_compiling, mark_dynamic, mark_static, reset, set_stance, verify)
-from .errors import CompileError, JitError, PassError, Unsupported
+    from .uncompiled import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count,
+                             compile_in_place, cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling,
+                             is_dynamo_compiling, mark_dynamic, mark_static, mark_unbacked, nested_compile_region,
+                             reset, set_stance, substitute_in_graph, verify)
+from .errors import CompileError, JitError, PassError, RecompileError, Unsupported
+
+def __getattr__(name: str) -> object:
+    if name in ("interop", "fx"):  # loads torch.fx
+        return importlib.import_module("jit.interop")
+    raise AttributeError(f"module 'jit' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "Explanation", "JitError", "PassError", "Unsupported",
-           "assume_constant_result", "compile", "compile_count", "config", "disable", "explain",
-           "graph_break", "is_compiling", "mark_dynamic", "mark_static", "reset", "set_stance", "verify"]
+__all__ = ["CompileError", "Explanation", "JitError", "PassError", "RecompileError", "Unsupported",
+           "allow_in_graph", "assume_constant_result", "compile", "compile_count", "compile_in_place", "config",
+           "cudagraph_mark_step_begin", "disable", "explain", "graph_break", "is_compiling", "is_dynamo_compiling",
+           "mark_dynamic", "mark_static", "mark_unbacked", "nested_compile_region", "reset", "set_stance",
+           "substitute_in_graph", "verify"]

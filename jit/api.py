@@ -17,8 +17,13 @@ from . import arguments, backends, config
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
-from .frame.dynamic import mark_dynamic, mark_static  # noqa: F401
-from .frame.markers import graph_break, is_compiling  # noqa: F401
+from .frame import marks
+from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked  # noqa: F401
+from .frame.markers import (  # noqa: F401
+    allow_in_graph, assume_constant_result, cudagraph_mark_step_begin, graph_break, is_compiling, is_dynamo_compiling,
+    nested_compile_region, substitute_in_graph,
+)
+from .frame.modules import compile_in_place as _compile_in_place
 from .frame.modules import compile_module
 from .frame.stance import set_stance  # noqa: F401
 from .frame.dispatch import Settings
@@ -53,7 +58,8 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
             backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
-            disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Any:
+            disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = (),
+            recompile_limit: int | None = None) -> Any:
     """Compile a function or an ``nn.Module``; usable as a decorator with or without arguments.
 
     Args:
@@ -70,29 +76,52 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         disable: return ``model`` as it is.
         passes: functions that change each captured graph before it is differentiated and compiled, in this order; see
             ``jit.passes``.
+        recompile_limit: the option ``cache_limit`` for this function.
 
     Raises:
         TypeError, ValueError: for arguments that are not allowed, at once.
     """
-    arguments.check(fullgraph, dynamic, mode, options, disable, passes)
+    arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     arguments.tell_of_mode(mode, 2)
     chosen = _backend(backend, passes)
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
-                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes)
+                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes,
+                                 recompile_limit=recompile_limit)
     if disable:
         return model
-    settings = Settings(chosen, fullgraph, dynamic, options=arguments.all_options(mode, options), mode=mode)
-    return _compile(model, settings)
+    return _compile(model, Settings(chosen, fullgraph, dynamic, mode=mode,
+                                    options=arguments.all_options(mode, options, recompile_limit)))
+
+
+def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
+                     backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
+                     disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = (),
+                     recompile_limit: int | None = None) -> torch.nn.Module:
+    """Compile a module as ``module.compile()`` does: its calls are compiled from now on, and it stays the very object,
+    of the same class and with the same state_dict keys. Arguments as in ``compile``. Copies of it, also pickled ones,
+    are not compiled; ``disable=True`` has its calls run in eager again.
+
+    Raises:
+        TypeError, ValueError: for arguments that are not allowed, at once.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"jit.compile_in_place takes a module, not {type(module).__name__}")
+    arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
+    arguments.tell_of_mode(mode, 2)
+    settings = Settings(_backend(backend, passes), fullgraph, dynamic, mode=mode,
+                        options=arguments.all_options(mode, options, recompile_limit))
+    return _compile_in_place(module, None if disable else settings)
 
 
 def _compile(model: Any, settings: Settings) -> Any:
+    model = marks.innermost(model)
     if isinstance(model, torch.nn.Module):
         return compile_module(model, settings)
     fn = getattr(model, "__wrapped__", model) if type(model).__module__ == "_jit_native" else model
     if isinstance(fn, types.FunctionType):
         fn = steps.original(fn)
-        if getattr(fn, "_jit_disabled", False):
+        if marks.is_disabled(fn):
             return fn
         return steps.compile_steps(fn, settings) if steps.compilable(fn) else dispatch.make_dispatcher(fn, settings)
     if isinstance(fn, types.MethodType):
@@ -114,29 +143,36 @@ def _compile(model: Any, settings: Settings) -> Any:
     arguments.refuse(fn)
 
 
-def disable(fn: Any = None) -> Any:
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Mark a function (or all calls of a module) to run in eager wherever compiled code calls it. Usable as a
-    decorator."""
+    decorator.
+
+    Args:
+        fn: the function or module.
+        recursive: with all that it calls; otherwise the functions that it calls are compiled where they are worth it.
+        reason: a text for the graph break.
+    """
     if fn is None:
-        return disable
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, torch.nn.Module):
-        fn.forward = disable(fn.forward)
+        fn.forward = disable(fn.forward, recursive, reason=reason)
         return fn
     inner = getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "_jit_native" else fn
+    if recursive:
+        @functools.wraps(inner)
+        def call(*args: object, **kwargs: object) -> object:
+            return unhooked(inner)(*args, **kwargs)
+    else:
+        if (code := getattr(inner, "__code__", None)) is not None:
+            dispatch.skip_code(code)
 
-    @functools.wraps(inner)
-    def call(*args: object, **kwargs: object) -> object:
-        return unhooked(inner)(*args, **kwargs)
+        @functools.wraps(inner)
+        def call(*args: object, **kwargs: object) -> object:
+            return inner(*args, **kwargs)
 
-    call._jit_disabled = True  # type: ignore[attr-defined]
+    marks.put(call, marks.DISABLED)
+    setattr(call, marks.REASON, reason)
     return call
-
-
-def assume_constant_result(fn: Callable) -> Callable:
-    """Mark a Python function whose result, for constant arguments, is taken to be what it is while its caller is
-    compiled: it is called then, and no more. Usable as a decorator."""
-    fn._jit_constant_result = True  # type: ignore[attr-defined]
-    return fn
 
 
 def reset() -> None:
@@ -167,7 +203,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
     """
     from . import numerics  # late: it loads the code generator, autodiff and the operators
 
-    plain = getattr(type(model), "_jit_original_module", model)
+    plain = getattr(type(model), "_jit_original_module", marks.innermost(model))
     if type(plain).__module__ == "_jit_native":
         plain = plain.__wrapped__
 

@@ -22,28 +22,34 @@ _told: set = set()  # modes that the user was told of
 
 
 def check(fullgraph: object, dynamic: object, mode: object, options: Any, disable: object,
-          passes: object = ()) -> None:
+          passes: object = (), recompile_limit: object = None) -> None:
     """Raise TypeError or ValueError, which say what is allowed."""
     for name, value, allowed in (("fullgraph", fullgraph, (bool,)), ("disable", disable, (bool,)),
                                  ("dynamic", dynamic, (bool, type(None))),
-                                 ("options", options, (dict, type(None)))):
-        if not isinstance(value, allowed):
+                                 ("options", options, (dict, type(None))),
+                                 ("recompile_limit", recompile_limit, (int, type(None)))):
+        if not isinstance(value, allowed) or type(value) is bool and bool not in allowed:
             raise TypeError(f"{name}={value!r}: expected {' or '.join(t.__name__ for t in allowed)}")
     if not isinstance(passes, (list, tuple)) or not all(map(callable, passes)):
         raise TypeError(f"passes={passes!r}: expected a list of functions of a jit.passes.GraphEditor")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+    if recompile_limit is not None and recompile_limit < 1:  # type: ignore[operator]
+        raise ValueError(f"recompile_limit={recompile_limit!r}: the least is 1")
     for name, value in (options or {}).items():
-        option = config.OPTIONS.get(name)
+        option = config.OPTIONS.get(config.ALSO_CALLED.get(name, name))
         if option is None:
             raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
         if type(value) is not option.type:
             raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
 
 
-def all_options(mode: str | None, options: dict | None) -> dict:
+def all_options(mode: str | None, options: dict | None, recompile_limit: int | None = None) -> dict:
     """The values for ``jit.config`` that a mode and options together ask for."""
-    asked = {**OPTIONS.get(mode or "", {}), **(options or {})}
+    asked = {**OPTIONS.get(mode or "", {}),
+             **{config.ALSO_CALLED.get(name, name): value for name, value in (options or {}).items()}}
+    if recompile_limit is not None:
+        asked["cache_limit"] = recompile_limit
     if asked.get("cudagraphs") is False:  # said, and not only the default
         asked.setdefault("auto_cudagraphs", False)
     return asked

@@ -44,9 +44,12 @@ def compile_eager(graph: Graph, examples: Sequence[torch.Tensor], gradient: Grad
 
 
 def from_callable(fn: Callable) -> Callable:
-    """A backend given by the user: ``fn(graph, example_inputs)`` returns a callable on tensors."""
+    """A backend given by the user: ``fn(graph, example_inputs)`` returns a callable on tensors, and on the integers
+    that stand for size symbols which no tensor shows. Where gradients are wanted it has to record them."""
 
     def backend(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
+        if gradient is not None and gradient.changed:
+            graph = with_copies(graph, gradient.changed)
         if _graph_log:
             _graph_log(graph.python())
         run = fn(graph, examples)
@@ -57,7 +60,8 @@ def from_callable(fn: Callable) -> Callable:
             out = run(*tensors)
             return tuple(out) if isinstance(out, (list, tuple)) else (out,)
 
-        return Plan(without_autocast(passing_on_late_errors(call, graph)), (), [], graph)
+        late = passing_on_late_errors(recorded(call, gradient is not None), graph)
+        return Plan(without_autocast(late), tuple(unbound_symbols(graph)), [], graph)
 
     return backend
 

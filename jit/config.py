@@ -31,6 +31,8 @@ OPTIONS = {
     "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults "
                              "from kernel faults"),
     "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
+    "error_on_recompile": Option(False, "where a function would be compiled again, raise jit.RecompileError, which says "
+                                        "what differs"),
     "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's "
                                "key"),
     "eager_where_faster": Option(True, "leave entries that break the graph to eager where timed calls tell that eager "
@@ -56,6 +58,9 @@ OPTIONS = {
 }
 
 
+# Other names of options, as programs that come from torch.compile know them.
+ALSO_CALLED = {"recompile_limit": "cache_limit"}
+
 if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...  # the options
 
@@ -71,9 +76,10 @@ def _checked(name: str, value: object) -> object:
     return value
 
 
-def _parse(name: str, text: str) -> object:
-    """The value that the environment variable's text stands for. Raises ValueError naming the variable."""
-    variable, option = "JIT_" + name.upper(), OPTIONS[name]
+def _parse(name: str, text: str, called: str) -> object:
+    """The value that the text of the environment variable of the option, under the name ``called``, stands for. Raises
+    ValueError naming the variable."""
+    variable, option = "JIT_" + called.upper(), OPTIONS[name]
     if option.type is bool:
         if text.lower() in ("1", "true", "yes", "on"):
             return True
@@ -93,6 +99,7 @@ class _Config(types.ModuleType):
     """The module itself: setting an unknown option, or one to a value that it does not take, raises."""
 
     def __setattr__(self, name: str, value: object) -> None:
+        name = ALSO_CALLED.get(name, name)
         if not name.startswith("__"):
             if name not in OPTIONS:
                 raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
@@ -100,6 +107,8 @@ class _Config(types.ModuleType):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ALSO_CALLED:
+            return getattr(self, ALSO_CALLED[name])
         raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
 
 
@@ -123,6 +132,8 @@ def describe() -> str:
 
 
 for _name, _option in OPTIONS.items():
-    _text = os.environ.get("JIT_" + _name.upper())
-    globals()[_name] = _option.default if _text is None else _parse(_name, _text)
+    _names = (_name, *(_other for _other, _real in ALSO_CALLED.items() if _real == _name))
+    _given = next((_n for _n in _names if "JIT_" + _n.upper() in os.environ), None)
+    globals()[_name] = (_option.default if _given is None
+                        else _parse(_name, os.environ["JIT_" + _given.upper()], _given))
 sys.modules[__name__].__class__ = _Config

@@ -49,6 +49,11 @@ class EagerRaises(JitError):
         self.error = error
 
 
+class RecompileError(JitError):
+    """A function would be compiled again, or at all, where that was asked not to happen; the message says which fact
+    differs."""
+
+
 class CompileError(JitError):
     """A generated kernel or the native runtime failed to build; the message names the tool, its output and a cure."""
 

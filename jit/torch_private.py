@@ -252,9 +252,39 @@ grad_begins, grad_ends, grad_enters, grad_leaves, may_require_grad, lets_require
 
 # Class and module names of Python code in PyTorch that is known by where it stands; elsewhere it is followed like other
 # code.
-TORCH_COMPILED = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
-MARKED_CONSTANT = "_dynamo_marked_constant"  # what ``torch.compiler.assume_constant_result`` writes at a function
-TORCH_HIDDEN = "DisableContext.__call__.<locals>._fn"
+TORCH_COMPILER = "torch._dynamo"
+_FRAMES, _DECORATORS = f"{TORCH_COMPILER}.eval_frame", f"{TORCH_COMPILER}.decorators"
+TORCH_COMPILED = (_FRAMES, "_TorchDynamoContext.__call__.<locals>.compile_wrapper")
+TORCH_MODULE_CALL = (_FRAMES, "OptimizedModule.__call__")
+TORCH_HIDDEN = (_FRAMES, "DisableContext.__call__.<locals>._fn")
+TORCH_LEFT_ALONE = (f"{TORCH_COMPILER}.external_utils",
+                    "get_nonrecursive_disable_wrapper.<locals>.nonrecursive_disable_wrapper")
+TORCH_LEAF = (_DECORATORS, "leaf_function.<locals>.inner")
+TORCH_BREAKS = tuple((_DECORATORS, name) for name in ("graph_break", "skip_frame", "step_unsupported"))
+TORCH_FOLLOWED = tuple((_DECORATORS, name) for name in (
+    "mark_dynamic", "maybe_mark_dynamic", "mark_unbacked", "mark_static", "mark_static_address"))
+TORCH_CONTROL = tuple((f"{TORCH_COMPILER}{module}", name) for module, names in (
+    ("", ("reset", "reset_code_caches", "set_recursion_limit")),
+    (".eval_frame", ("optimize", "optimize_assert", "explain", "explain.<locals>.inner", "export", "export.<locals>.inner",
+                     "reset_code")),
+    (".decorators", ("run", "disable", "allow_in_graph", "forbid_in_graph", "substitute_in_graph",
+                     "_disallow_in_graph_helper.<locals>.inner", "nonstrict_trace", "allow_c_slot")),
+    (".backends.registry", ("list_backends", "lookup_backend", "register_backend", "set_default_backend",
+                            "get_default_backend"))) for name in names)
+TORCH_REGION = ("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder")
+TORCH_NOTED_INIT, TORCH_NOTED_STATE = ((f"{TORCH_COMPILER}.mutation_guard",
+                                        f"install_generation_tagging_init.<locals>.patched_{name}")
+                                       for name in ("init", "setstate"))
+# What decorators of PyTorch's compiler write at functions: ``assume_constant_result``, ``forbid_in_graph``, ``disable``
+# and ``compile``; the last two also the id of the function that they make, by which a copied mark is told.
+MARKED_CONSTANT, TORCH_FORBIDDEN = "_dynamo_marked_constant", "_dynamo_forbidden"
+TORCH_DISABLED, TORCH_REASON = "_torchdynamo_disable", "_torchdynamo_disable_msg"
+TORCH_ORIGINAL, TORCH_MARKED_ID = "_torchdynamo_orig_callable", "_torchdynamo_wrapper_id"
+# Where it keeps what ``allow_in_graph``, ``disallow_in_graph`` and ``substitute_in_graph`` were called for.
+TORCH_RULES, TORCH_ALLOWED, TORCH_DISALLOWED = (f"{TORCH_COMPILER}.trace_rules", "_allowed_callable_ids",
+                                                "_disallowed_callable_ids")
+TORCH_SUBSTITUTES = (f"{TORCH_COMPILER}.variables.functions", "PolyfilledFunctionVariable", "_get_polyfill_handlers")
+TORCH_SUBSTITUTE = "__torch_dynamo_polyfill__"
 # Modules whose Python functions only compute on their tensor arguments.
 PYTHON_OPERATIONS = frozenset(("torch.functional", "torch.nn.functional", "torch._tensor", "torch.special"))
 
@@ -340,6 +370,7 @@ def process_groups() -> Any:
 
 # -- modules and optimizers ---------------------------------------------------------------------------------------
 
+COMPILED_CALL = "_compiled_call_impl"  # where a module holds what it is called by, once ``compile()`` was called
 infer_parameters = optional("nn.modules.lazy.LazyModuleMixin._infer_parameters",
                             "the first call of a lazy module runs in eager", _BREAK)
 parse_to = optional("_C._nn._parse_to", "Module.to parses its arguments by it", _BREAK)

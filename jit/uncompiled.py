@@ -31,17 +31,18 @@ def _tell(stacklevel: int, strict: bool) -> None:
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
             backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
-            disable: bool = False, passes: Sequence[Callable] = ()) -> Any:
+            disable: bool = False, passes: Sequence[Callable] = (), recompile_limit: int | None = None) -> Any:
     """Gives ``model`` back, and warns once. Arguments as in ``api.compile``.
 
     Raises:
         TypeError, ValueError: for arguments that are not allowed.
         CompileError: with ``fullgraph=True`` or ``JIT_STRICT=1``.
     """
-    arguments.check(fullgraph, dynamic, mode, options, disable, passes)
+    arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
-                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes)
+                                 backend=backend, mode=mode, options=options, disable=disable, passes=passes,
+                                 recompile_limit=recompile_limit)
     if disable:
         return model
     if isinstance(model, type) or not callable(model) and not isinstance(model, (staticmethod, classmethod)):
@@ -50,7 +51,12 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     return model
 
 
-def disable(fn: Any = None) -> Any:
+def compile_in_place(module: Any, **options: Any) -> Any:
+    """Gives ``module`` back, and warns once. Arguments as in ``compile``."""
+    return compile(module, **options)
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Nothing is compiled that could be left out."""
     return disable if fn is None else fn
 
@@ -86,7 +92,14 @@ def is_compiling() -> bool:
     return False
 
 
+is_dynamo_compiling = is_compiling
+
+
 def graph_break(msg: str = "") -> None:
+    """Nothing in eager."""
+
+
+def cudagraph_mark_step_begin() -> None:
     """Nothing in eager."""
 
 
@@ -98,9 +111,32 @@ def mark_static(tensor: torch.Tensor, *dims: int) -> None:
     """Nothing in eager."""
 
 
+def mark_unbacked(tensor: torch.Tensor, *dims: int) -> None:
+    """Nothing in eager."""
+
+
 def assume_constant_result(fn: Callable) -> Callable:
     """Nothing in eager."""
     return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Nothing in eager."""
+    return list(fn) if isinstance(fn, (list, tuple)) else fn
+
+
+def nested_compile_region(fn: Callable | None = None) -> Any:
+    """Nothing in eager."""
+    return nested_compile_region if fn is None else fn
+
+
+def substitute_in_graph(original: Callable, *, can_constant_fold_through: bool = False,
+                        skip_signature_check: bool = False) -> Callable[[Callable], Callable]:
+    """In eager the original function is called."""
+    def substitute(fn: Callable) -> Callable:
+        return functools.wraps(fn)(lambda *args, **kwargs: original(*args, **kwargs))
+
+    return substitute
 
 
 class _Stance:

@@ -20,7 +20,7 @@ import torch
 
 from .. import config, failures, logs
 from ..runtime import native
-from . import tables
+from . import marks, tables
 from .dispatch import MAKERS, Missed, Settings, function_of_cells, track
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def worth_capturing(fn) -> bool:
     name = fn.__globals__.get("__name__")
     if not isinstance(name, str) or name.partition(".")[0] in LEFT_ALONE or code.co_filename.startswith("<frozen"):
         return False
-    if not isinstance(fn, types.FunctionType) or getattr(fn, "_jit_disabled", False):
+    if not isinstance(fn, types.FunctionType) or marks.is_disabled(fn):
         return False
     return fn not in tables.forbidden and fn not in tables.functions
 

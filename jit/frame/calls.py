@@ -13,8 +13,7 @@ import torch
 
 from .. import torch_private
 from ..errors import Unsupported
-from ..runtime import native
-from . import tables
+from . import in_graph, marks, tables
 from .executor import Frame
 from .values.base import Raised, Value
 from .values.constant import Constant
@@ -51,22 +50,21 @@ class Calls:
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")
-        special = tables.codes.get(fn.code) or tables.named.get((fn.globals.get("__name__"), fn.qualname))
+        module = fn.globals.get("__name__")
+        special = (tables.codes.get(fn.code) or tables.named.get((module, fn.qualname))
+                   or tables.named.get((module, fn.code.co_qualname)))
         if special is not None:
             return special(self.s, fn, args, kwargs)
         if real is not None:
-            if getattr(real, "_jit_disabled", False):
-                raise Unsupported(f"call of {real.__qualname__}, which is disabled",
-                                  "the function is marked with jit.disable", kind="disabled")
-            if getattr(real, "_jit_constant_result", False) or getattr(real, torch_private.MARKED_CONSTANT, False):
-                return self.s.fold(real, args, kwargs)
-            if fn.code.co_qualname == torch_private.TORCH_COMPILED:
-                native().quiet_code(fn.code)  # it puts a frame hook of its own in place
-                raise Unsupported(f"call of {real.__qualname__}, which torch.compile has compiled",
-                                  "compile it with one of the two", kind="disabled")
-            if fn.code.co_qualname == torch_private.TORCH_HIDDEN and (real.__module__ or "").startswith("torch."):
-                # What torch.compile, once used, hides of PyTorch from itself.
-                return dict(zip(fn.code.co_freevars, fn.cells(self.s)))["fn"].get(self.s).call(self.s, args, kwargs)
+            rule = marks.rule_of(real) if real.__dict__ else None
+            if rule is not None:
+                return rule(self.s, fn, args, kwargs)
+            self.check_allowed(real)
+            substitute = marks.substitute_of(real)
+            if substitute is not None:
+                return self.s.inline(self.s.wrap_raw(substitute), args, kwargs)
+            if marks.is_in_graph(real):
+                return in_graph.call(self.s, real, args, kwargs, lambda: self.s.inline(fn, args, kwargs))
             if (real.__module__ and real.__module__.startswith("torch")
                 and self.s.tracer.supports(real)
                 and any(v.holds_tensor() for v in (*args, *kwargs.values()))):
@@ -156,6 +154,7 @@ class Calls:
     def call_builtin(self, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a C function."""
         self.guard_kinds(args, kwargs, fn)
+        self.check_allowed(fn)
         if self.s.asker.takes(fn, args, kwargs):
             return self.s.asker.builtin(fn, args, kwargs)
         try:
@@ -178,6 +177,11 @@ class Calls:
             return self.s.torch_call(fn, args, kwargs)
         if self.is_pure(fn) and all(a.is_const() for a in [*args, *kwargs.values()]):
             return self.s.fold(fn, args, kwargs)
+        substitute = marks.substitute_of(fn)
+        if substitute is not None:
+            return self.s.inline(self.s.wrap_raw(substitute), args, kwargs)
+        if marks.is_in_graph(fn):
+            return in_graph.call(self.s, fn, args, kwargs)
         name = f"{getattr(fn, '__module__', None) or ''}.{getattr(fn, '__qualname__', repr(fn))}".lstrip(".")
         raise Unsupported(f"call of {name}, implemented in C and not known to the compiler", kind="c-call",
                           hint="call it outside the compiled function, or on constants")
@@ -192,6 +196,12 @@ class Calls:
                 raise
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments",
                               kind="argument-error") from None
+
+    def check_allowed(self, fn: object) -> None:
+        """Raise Unsupported for what the program keeps out of graphs."""
+        if marks.is_disallowed(fn):
+            raise Unsupported(f"call of {getattr(fn, '__qualname__', fn)}, which the program disallows in graphs",
+                              "torch._dynamo.disallow_in_graph was called for it", kind="disabled")
 
     def is_pure(self, fn: Callable) -> bool:
         if fn in tables.pure:

@@ -10,10 +10,10 @@ import time
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from .. import config, failures, logs, torch_private
-from ..errors import PassError, Unsupported
+from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
@@ -66,6 +66,10 @@ class Settings:
     regions: list = dataclasses.field(default_factory=list)
     quiet: bool = False
     unsteady: set = dataclasses.field(default_factory=set)
+
+    def option(self, name: str) -> Any:
+        """The value of an option of ``jit.config`` for this function."""
+        return self.options.get(name, getattr(config, name))
 
     def region(self):
         """What the frame hook serves at this function's breaks: a native Region, or None without the hook."""
@@ -152,20 +156,20 @@ def unpacked(call: Callable) -> Callable:
     return names.made(lambda *args: call(*args[:-1], *unpack(args[-1])), unpacked, call)
 
 
-def torch_skip() -> Callable | None:
-    """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames; None where this torch
-    has none that is known. Without it that compiler looks at code of ours when both are at work, which costs it time
-    and nothing else."""
+def torch_skip(below: str = "DEFAULT") -> Callable | None:
+    """A function of a code object that keeps the frame hook of PyTorch's compiler off its frames, and with
+    ``below="SKIP"`` off all that these call; None where this torch has none that is known. Without it that compiler
+    looks at code of ours when both are at work, which costs it time."""
     try:
         hook = torch_private.frame_actions
-        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
+        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, getattr(hook._FrameAction, below))
         hook.set_code_exec_strategy(torch_skip.__code__, strategy)
     except (AttributeError, TypeError):
         return None
     return lambda code: hook.set_code_exec_strategy(code, strategy)
 
 
-_skip_in_torch = torch_skip()
+_skip_in_torch, _hide_in_torch = torch_skip(), torch_skip("SKIP")
 
 
 def skip_code(code: types.CodeType) -> None:
@@ -235,7 +239,7 @@ class Missed:
         if self.given_up:
             return None
         if stance.now() != "default":
-            return self.not_now(dispatcher)
+            return self.not_now(dispatcher, values)
         with _lock:
             if self.given_up:
                 return None
@@ -245,23 +249,32 @@ class Missed:
             with uncollected():
                 return self.compile(dispatcher, values)
 
-    def not_now(self, dispatcher) -> None:
+    def not_now(self, dispatcher, values: tuple[object, ...]) -> None:
         """Nothing is compiled in the present stance (see ``stance.py``)."""
         if stance.now() == "fail_on_recompile":
-            code = user_code(wrapped_function(dispatcher))
-            raise RuntimeError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled "
-                               "for these arguments, and the stance is \"fail_on_recompile\"; call it with arguments "
-                               "like earlier ones, or under jit.set_stance(\"default\")")
+            raise self.refusal(dispatcher, values, "the stance is \"fail_on_recompile\"",
+                               "call it with arguments like earlier ones, or under jit.set_stance(\"default\")")
+
+    def refusal(self, dispatcher, values: tuple[object, ...], reason: str, cure: str) -> RecompileError:
+        """The error of a call for which nothing may be compiled; it says what differs from each entry."""
+        code = user_code(wrapped_function(dispatcher))
+        differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher, values)))
+        again = "compiled again" if dispatcher.entries else "compiled"
+        return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} for "
+                              f"these arguments, and {reason}; {cure}{differs}")
 
     def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)
         if self.captures:
+            if self.settings.option("error_on_recompile"):
+                raise self.refusal(dispatcher, values, "error_on_recompile is set", "call it with arguments like "
+                                   "earlier ones, or set jit.config.error_on_recompile to False")
             self.explain_miss(dispatcher, values)
-            if len(dispatcher.entries) >= config.cache_limit:
+            if len(dispatcher.entries) >= self.settings.option("cache_limit"):
                 return self.give_up(fn)
         capturing = native().set_capturing(True)
-        self.dynamic.captures = len(self.captures)
         _counts["captures"] += 1
+        self.dynamic.captures, self.dynamic.limit = len(self.captures), self.settings.option("cache_limit")
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -310,13 +323,7 @@ class Missed:
         return native_guards.program(*captured.guards.program())
 
     def explain_miss(self, dispatcher, values: tuple[object, ...]) -> None:
-        why = []
-        for entry in dispatcher.entries:
-            try:
-                why.append(native_guards.explain(entry.guards, values) or "it fits now")
-            except Exception as error:  # a log line must not stop the program
-                why.append(f"not known ({error})")
-        self.reasons = why
+        self.reasons = why = differences(dispatcher, values)
         if recompiles_log:
             code = user_code(wrapped_function(dispatcher))
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
@@ -325,8 +332,8 @@ class Missed:
     def give_up(self, fn: Callable) -> None:
         self.given_up = True
         code = user_code(fn)
-        text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled {config.cache_limit} "
-                "times and runs in "
+        text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
+                f"{self.settings.option('cache_limit')} times and runs in "
                 f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
         recompiles_log(text)
         if not self.settings.quiet:
@@ -347,6 +354,21 @@ class Missed:
         """What fails for whatever arguments is not tried for ever."""
         self.failures += 1
         self.given_up = self.given_up or self.failures >= _MOST_FAILURES
+
+
+if _hide_in_torch is not None:  # a function of ours may be called in one that torch.compile has compiled
+    _hide_in_torch(Missed.__call__.__code__)
+
+
+def differences(dispatcher, values: tuple[object, ...]) -> list[str]:
+    """For each entry, what differs in a call with these arguments."""
+    why = []
+    for entry in dispatcher.entries:
+        try:
+            why.append(native_guards.explain(entry.guards, values) or "it fits now")
+        except Exception as error:  # a log line must not stop the program
+            why.append(f"not known ({error})")
+    return why
 
 
 @contextlib.contextmanager

@@ -21,13 +21,20 @@ MAX_POSITIONS = 4
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
 _MARKED, _STATIC = "_jit_dynamic_dims", "_jit_static_dims"
 # What PyTorch's functions of these names write at a tensor.
-_OTHERS_MARKED = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
+_OTHERS_MARKED = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+                  "_dynamo_strict_unbacked_indices")
 _OTHERS_STATIC = ("_dynamo_static_indices",)
 
 
 def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:
     """Ask that these dims of ``tensor`` become symbols at its next capture."""
     setattr(tensor, _MARKED, set(getattr(tensor, _MARKED, ())) | {d % tensor.dim() for d in dims})
+
+
+def mark_unbacked(tensor: torch.Tensor, *dims: int) -> None:
+    """As ``mark_dynamic``: a size that is a symbol is specialised only where the program compares it, and its value is
+    never hidden from the program."""
+    mark_dynamic(tensor, *dims)
 
 
 def mark_static(tensor: torch.Tensor, *dims: int) -> None:
@@ -57,6 +64,7 @@ class Dynamic:
         self.objects: dict[Source, object] = {}
         self.facts: dict[object, set] = {}
         self.captures = 0  # so far
+        self.limit: int = config.cache_limit  # of captures
 
     def tensor_dims(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
@@ -82,7 +90,7 @@ class Dynamic:
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
-        most = MAX_POSITIONS if self.resumed else config.cache_limit - 2
+        most = MAX_POSITIONS if self.resumed else self.limit - 2
         return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
 
     def admits(self, seen: set, fact: int | str, most: int) -> bool:
@@ -95,7 +103,7 @@ class Dynamic:
 
     @property
     def few_left(self) -> bool:
-        return self.captures >= config.cache_limit - 3
+        return self.captures >= self.limit - 3
 
     def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""

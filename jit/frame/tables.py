@@ -22,6 +22,9 @@ codes: dict = {}              # code object of closures -> fn(s, function, args,
 named: dict = {}              # (module, qualified name) of a Python function that may not be there -> as in ``codes``
 array_rules: dict = {}        # function of NumPy -> the same in functions of PyTorch, which is followed
 array_methods: dict = {}      # name of a method of arrays -> fn(s, array, args, kwargs) -> Value
+marks: dict = {}              # attribute of a Python function -> as in ``codes``; the first one that it has counts
+substitutes: dict = {}        # callable -> the Python function that the program has given for it
+in_graph: set = set()         # callables that the program says are followed by running them
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 
@@ -40,7 +43,7 @@ def _register(table: dict) -> Callable:
 wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
                                             _register(calls), _register(functions))
 array_rule, on_array_method = _register(array_rules), _register(array_methods)
-on_code, on_name = _register(codes), _register(named)
+on_code, on_name, on_mark = _register(codes), _register(named), _register(marks)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
 on_tensor_setter, on_class_descriptor, on_module_attribute = (

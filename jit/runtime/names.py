@@ -441,6 +441,8 @@ class Naming:
             return None
         if type(obj).__reduce__ is not object.__reduce__:
             reduced: Any = obj.__reduce__()
+            if isinstance(reduced, str):  # it is a global of this name, or says so
+                return None
             return calling(reduced[0], *map(self.data, reduced[1]))
         parameters = getattr(obj, "__dataclass_params__", None)
         return self.fields(obj) if parameters is not None and parameters.frozen else None

@@ -62,11 +62,6 @@ def is_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Val
     return Constant(config.says_compiling)
 
 
-@on_function(torch.compiler.disable, torch.compiler.reset)
-def compiler_control(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
-    raise Unsupported("control of torch's own compiler inside a captured region", kind="forbidden-call")
-
-
 @on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
 def global_setting(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("a change of torch's global settings", kind="global-state",
