@@ -164,6 +164,8 @@ class Capture:
                 return self.finish_return(outcome[1])
             error, chain = outcome[1:]
             del outcome
+            if s.levels:  # nothing can go on inside of a transform
+                error = NeedsEager(error.why, error.hint, kind=error.kind)
             if not settings.fullgraph:
                 let_go(error)
             if settings.fullgraph or isinstance(error, NeedsEager):

@@ -19,6 +19,7 @@ from ..runtime import names, native
 from ..runtime.numbers import unpack
 from . import stance, trial
 from .capture import Captured, capture
+from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
 
@@ -224,24 +225,26 @@ def user_code(fn: Callable) -> types.CodeType:
 
 
 class Missed:
-    """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries."""
+    """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries of one
+    kind (``circumstances.py``)."""
 
     def __init__(self, settings: Settings, bound: object = None, resumed: bool = False) -> None:
         self.settings, self.bound = settings, bound
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.captures: list[Captured] = []  # their summaries
+        self.limits = Limits()
         self.given_up = False
         self.failures = 0
         self.assuming = True
         self.reasons: list[str] = []
 
     def __call__(self, dispatcher, values: tuple[object, ...]):
-        if self.given_up:
+        if self.given_up or self.limits.is_full(values):
             return None
         if stance.now() != "default":
             return self.not_now(dispatcher, values)
         with _lock:
-            if self.given_up:
+            if self.given_up or self.limits.is_full(values):
                 return None
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
                 if entry.guards.check(values):
@@ -258,23 +261,25 @@ class Missed:
     def refusal(self, dispatcher, values: tuple[object, ...], reason: str, cure: str) -> RecompileError:
         """The error of a call for which nothing may be compiled; it says what differs from each entry."""
         code = user_code(wrapped_function(dispatcher))
-        differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher, values)))
+        differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher.entries, values)))
         again = "compiled again" if dispatcher.entries else "compiled"
         return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} for "
                               f"these arguments, and {reason}; {cure}{differs}")
 
     def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)
+        entries = dispatcher.entries
+        competing, limit = self.limits.competing(entries, values), self.settings.option("cache_limit")
         if self.captures:
             if self.settings.option("error_on_recompile"):
                 raise self.refusal(dispatcher, values, "error_on_recompile is set", "call it with arguments like "
                                    "earlier ones, or set jit.config.error_on_recompile to False")
-            self.explain_miss(dispatcher, values)
-            if len(dispatcher.entries) >= self.settings.option("cache_limit"):
-                return self.give_up(fn)
+            self.explain_miss(fn, entries, competing, values)
+            if len(competing) >= limit or len(entries) >= MOST * limit:
+                return self.give_up(fn, entries, competing)
         capturing = native().set_capturing(True)
         _counts["captures"] += 1
-        self.dynamic.captures, self.dynamic.limit = len(self.captures), self.settings.option("cache_limit")
+        self.dynamic.captures, self.dynamic.limit = len(competing), limit
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -283,6 +288,7 @@ class Missed:
             if target is not None:
                 skip_code(target.__code__)
             entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
+            entry.circumstances = circumstances(captured.guards)
             if captured.check is not None:
                 captured.check.belongs_to(dispatcher)
         except (PassError, Unsupported):
@@ -322,18 +328,24 @@ class Missed:
     def guard_program(self, captured: Captured):
         return native_guards.program(*captured.guards.program())
 
-    def explain_miss(self, dispatcher, values: tuple[object, ...]) -> None:
-        self.reasons = why = differences(dispatcher, values)
+    def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...]) -> None:
+        why = differences(entries, values)
+        self.reasons = [text for entry, text in zip(entries, why) if entry in competing] or why
         if recompiles_log:
-            code = user_code(wrapped_function(dispatcher))
+            code = user_code(fn)
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
 
-    def give_up(self, fn: Callable) -> None:
-        self.given_up = True
+    def give_up(self, fn: Callable, entries: tuple, competing: list) -> None:
+        """Calls like this one run in eager from now on; all do once there are too many entries."""
+        kind = len(competing) >= self.settings.option("cache_limit")
+        if kind:
+            self.limits.give_up(competing)
+        else:
+            self.given_up = True
         code = user_code(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
-                f"{self.settings.option('cache_limit')} times and runs in "
+                f"{len(competing) if kind else len(entries)} times and runs in "
                 f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
         recompiles_log(text)
         if not self.settings.quiet:
@@ -360,10 +372,10 @@ if _hide_in_torch is not None:  # a function of ours may be called in one that t
     _hide_in_torch(Missed.__call__.__code__)
 
 
-def differences(dispatcher, values: tuple[object, ...]) -> list[str]:
+def differences(entries: tuple, values: tuple[object, ...]) -> list[str]:
     """For each entry, what differs in a call with these arguments."""
     why = []
-    for entry in dispatcher.entries:
+    for entry in entries:
         try:
             why.append(native_guards.explain(entry.guards, values) or "it fits now")
         except Exception as error:  # a log line must not stop the program
@@ -425,7 +437,7 @@ def reset() -> None:
         missed = dispatcher.on_miss
         if isinstance(missed, Missed):
             missed.captures.clear()
-            missed.given_up, missed.failures, missed.assuming = False, 0, True
+            missed.given_up, missed.failures, missed.assuming, missed.limits = False, 0, True, Limits()
             missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()

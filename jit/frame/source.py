@@ -147,6 +147,8 @@ class Weak(Source):
 
     reference: Callable[[], object]
 
+    rereadable = True
+
     def __hash__(self) -> int:
         return hash((Weak, id(self.reference)))
 

@@ -21,7 +21,6 @@ from ..graph.dims import Dim, hint, symbols_of
 from ..graph.interpret import compile_python, function_of_text
 from ..graph.ir import Graph, Node, TensorType
 from ..graph.nested import of_kind
-from ..graph.prim_info import info
 from ..graph.prims import literal
 from ..graph.printing import to_python, unbound_symbols
 from . import helpers

@@ -534,6 +534,32 @@ class Dims(Fact):
         return f"{self.value} does not hold"
 
 
+class Numbers(Fact):
+    """A condition on numbers: ``program`` (``jit.runtime.numbers``) gives something other than zero for what lies at
+    ``sources``: floats, integers and tensors of one element on the CPU. ``value``: its text."""
+
+    __slots__ = ("program", "sources")
+    kind = "numbers"
+    of_object = False
+
+    def __init__(self, text: str, program: Any, sources: tuple) -> None:
+        self.value, self.program, self.sources = text, program, sources
+
+    @property
+    def key(self) -> object:
+        return self.value, self.sources
+
+    def payload(self, locate: Callable) -> tuple[Any, tuple[int, ...]]:
+        sources, self.sources = self.sources, ()
+        return self.program, tuple(map(locate, sources))
+
+    def __str__(self) -> str:
+        return self.value
+
+    def mismatch(self, found: object) -> str:
+        return f"{self.value} does not hold"
+
+
 def identity(value: object) -> Fact:
     """That it is this object; a tensor is known by its place, since all else that is relied on is guarded by facts of
     its own."""
@@ -543,4 +569,4 @@ def identity(value: object) -> Fact:
 KINDS = {fact.kind: fact for fact in (TypeIs, Is, At, IsNot, Equals, Length, Truth, DictKeys, Elements,
                                       DictLacks, NoDictAttr, TypeLacks, ClassLacks, Subclass, Instance, Tensor,
                                       Same, Distinct, NoAlias, Apart, Shares, Room, Writable, GlobalState,
-                                      Dims)}  # fmt: skip
+                                      Dims, Numbers)}  # fmt: skip

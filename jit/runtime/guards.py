@@ -47,6 +47,7 @@ fact])``; a ``facts.Fact`` says in words what is expected and what was found::
     ``narrowed_state`` ("dims", (accessors, regs, conditions))
         accessor -1; regs as in a plan, where ("size", k, dim), ("stride", k, dim) and ("int", k) read accessors[k];
         conditions are (reg, "==0" | "!=0" | ">=0" | ">0" | "<=0" | "<0")
+    ("numbers", (program of numbers, accessors))    accessor -1; its results for what the accessors reach are not zero
 
 "eq" wants the exact type; -0.0 differs from 0.0 and nan equals nan, inside tuples and slices too.
 

@@ -9,7 +9,10 @@ cannot hold, which eager refuses as operands of narrower tensors. Rows, each a d
     ("const", float)   ("number", argument)   ("item", argument)          # of a tensor on the CPU: what item() gives
     ("+" | "-" | "*" | "/" | "**", row, row)   ("neg", row)   ("sqrt", row)   # as Python and math have them
     ("add32" | "sub32" | "mul32", row, row)   ("round32", row)              # as tensors of float32 have them
+    ("<" | "<=" | "==", row, row)   ("not", row)                            # 1 or 0
     ("call", function, rows)                                                # a Python function of floats
+
+A condition of a guard is such a program whose results are all other than zero (``facts.Numbers``).
 
 Results: ("int", argument) | ("low", row) | ("high", row), the halves of a double's bits as signed 32-bit integers.
 """

@@ -149,12 +149,15 @@ def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
         raise _break("torch.autograd.grad of other things than tensors")
     roots = _tensors(s, outputs, "outputs")
     wrt = _tensors(s, inputs, "inputs") if inputs.is_tensor or inputs.is_sequence else []
-    if not wrt or _flag(s, given.get("is_grads_batched"), False) or not _flag(s, given.get("only_inputs"), True):
+    if not wrt or not _flag(s, given.get("only_inputs"), True):
         raise _break("torch.autograd.grad with rare options")
     create = _flag(s, given.get("create_graph"), False)
     keep = _flag(s, given.get("retain_graph"), create)
     materialize = _flag(s, given.get("materialize_grads"), False)
     unused = _flag(s, given.get("allow_unused"), materialize)
+    if _flag(s, given.get("is_grads_batched"), False):
+        return _mapped(s, roots, wrt, given.get("grad_outputs", NONE), keep=keep, create=create,
+                       unused=unused, materialize=materialize)
     for v in wrt:
         if not v.handle(s).requires_grad:
             raise _break("torch.autograd.grad with respect to a tensor that does not require grad")
@@ -166,6 +169,35 @@ def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
         found = [s.torch_call(torch.zeros_like, [v], {"requires_grad": Constant(False)}) if g is None else g
                  for v, g in zip(wrt, found)]
     return TupleValue([NONE if g is None else g for g in found])
+
+
+def _gradients_of_each(outputs, inputs, tangents, keep, create, unused, materialize):
+    """``torch.autograd.grad`` with ``is_grads_batched``: mapped over the first dimension of what it is given."""
+    missing = []
+
+    def one(*given):
+        found = torch.autograd.grad(outputs, inputs, given, retain_graph=keep, create_graph=create, allow_unused=unused)
+        missing.extend([g is None for g in found])
+        return tuple([g for g in found if g is not None])
+
+    made = iter(torch.vmap(one)(*tangents))
+    found = [None if left_out else next(made) for left_out in missing]
+    if materialize:
+        found = [torch.zeros_like(i).expand(len(tangents[0]), *i.shape) if g is None else g
+                 for g, i in zip(found, inputs)]
+    return tuple(found)
+
+
+def _mapped(s: Session, roots: list, wrt: list, tangents: Value, **flags: bool) -> Value:
+    given = tangents.items_list(s) if tangents.is_sequence else [tangents]
+    if len(given) != len(roots) or not all(v.is_tensor for v in given):
+        raise _break("batched gradients of which some are not given")
+    try:
+        return s.inline(s.wrap_raw(_gradients_of_each), [TupleValue(list(v)) for v in (roots, wrt, given)],
+                        {name: Constant(flag) for name, flag in flags.items()})
+    except Unsupported as error:
+        error.frames = []  # a break inside is one of the call
+        raise
 
 
 # -- Tensor.grad -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import native
-from .. import in_graph, marks
+from .. import marks
 from ..markers import cudagraph_mark_step_begin
 from ..tables import on_function, on_mark, on_name
 from ..values.constant import Constant

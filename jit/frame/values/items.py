@@ -10,6 +10,7 @@ import torch
 
 from ...devices import backend
 from ...errors import Unsupported
+from ...graph.dims import free_symbols
 from ...graph.prim_info import info
 from ...runtime.names import made
 from .numbers import FloatValue
@@ -26,13 +27,13 @@ _LONGEST = 8  # operations between what comes from outside and the number
 
 
 class ItemValue(FloatValue):
-    """The number in a tensor of one element, computed by ``read`` from ``tensors`` (tensor values from outside), or by
-    the rows of ``tree``, if there is one."""
+    """The number in a tensor of one element, computed by ``read`` from ``given`` (tensors from outside and symbolic
+    floats), or by the rows of ``tree``, if there is one."""
 
-    def __init__(self, value: float, tensors: list[Value], read: Callable,
+    def __init__(self, value: float, given: list[Value], read: Callable,
                  tree: tuple[str, tuple, tuple[str, float | int]] | None = None) -> None:
         super().__init__(value)
-        self.tensors, self.read, self.tree = tensors, read, tree
+        self.given, self.read, self.tree = given, read, tree
 
     def const(self, s: Session) -> Any:
         raise Unsupported("a tensor's value is needed by Python", kind="data-dependent-value")
@@ -43,11 +44,13 @@ class ItemValue(FloatValue):
     def _row(self, tree: tuple, program: NumberProgram) -> int:
         kind, *parts = tree
         if kind == "item":
-            return program.row(kind, program.argument(self.tensors[parts[0]]))
+            return program.row(kind, program.argument(self.given[parts[0]]))
+        if kind == "float":
+            return program.value(self.given[parts[0]])
         return program.const(*parts) if kind == "const" else program.row(kind, *(self._row(p, program) for p in parts))
 
     def emit(self, e: Emitter) -> None:
-        e.load_or_give_up((self, "number"), self.read, [functools.partial(v.emit, e) for v in self.tensors])
+        e.load_or_give_up((self, "number"), self.read, [functools.partial(v.emit, e) for v in self.given])
 
     def describe(self) -> str:
         return "the value of a tensor"
@@ -62,15 +65,16 @@ def item(s: Session, tensor: TensorValue) -> ItemValue | None:
         return None
     found: dict = {}
     text = _text(node, found, [_LONGEST])
-    if text is None or not found:
+    if text is None or not any(type(key) is int for key in found):
         return None
-    tensors = [s.recording.inputs[index] for index in found]
-    if any(v.source is None for v in tensors):
+    origins = s.tracer.env.origins
+    given = [s.recording.inputs[key] if type(key) is int else origins[key][0] for key in found]
+    if any(v.is_tensor and v.source is None for v in given):
         return None
-    names = ", ".join(f"x{index}" for index in found)
+    names = ", ".join(f"x{key}" for key in found)
     read = function_of_tensors(f"lambda {names}: ({text}).item()")
-    value = read(*(v.obj for v in tensors))
-    return ItemValue(value, tensors, read, _tree(node, list(found))) if type(value) is float else None
+    value = read(*(v.obj if v.is_tensor else v.value for v in given))
+    return ItemValue(value, given, read, _tree(node, list(found))) if type(value) is float else None
 
 
 def function_of_tensors(text: str) -> Callable:
@@ -89,10 +93,12 @@ def function_of_tensors(text: str) -> Callable:
 
 def _tree(node: Node, inputs: list) -> tuple | None:
     """The rows of a number program (``runtime/numbers.py``) that compute a value, nested, with positions in ``inputs``
-    for tensors; None where there are none."""
+    for tensors and numbers; None where there are none."""
     dtype = node.type.dtype
     if node.op == "input":
         return ("item", inputs.index(node.attrs["index"])) if dtype.is_floating_point else None
+    if node.op == "float_scalar":
+        return ("float", inputs.index(_name(node)))
     if node.op == "scalar":
         return ("const", torch.tensor(float(node.attrs["value"]), dtype=dtype, device="cpu").item())
     parts = [_tree(i, inputs) for i in node.inputs]
@@ -107,8 +113,14 @@ def _tree(node: Node, inputs: list) -> tuple | None:
     return ("round32", *parts) if node.op == "cast" else (node.op + "32", *parts)
 
 
+def _name(node: Node) -> str:
+    """The symbol of a number that is known when the plan is called."""
+    name, = free_symbols(node.attrs["low"])
+    return name
+
+
 def _text(node: Node, found: dict, left: list) -> str | None:
-    """Python text of a value, over the inputs in ``found`` (their positions)."""
+    """Python text of a value, over what is in ``found``: positions of inputs, and symbols of numbers."""
     left[0] -= 1
     t = node.type
     if (left[0] < 0 or isinstance(t, tuple) or not backend(t.device).host
@@ -117,6 +129,9 @@ def _text(node: Node, found: dict, left: list) -> str | None:
     if node.op == "input":
         found[node.attrs["index"]] = True
         return f"x{node.attrs['index']}"
+    if node.op == "float_scalar":
+        found[_name(node)] = True
+        return f"torch.tensor(x{_name(node)}, dtype={t.dtype}, device='cpu')"
     if node.op == "scalar" and type(node.attrs["value"]) in (int, float, bool):
         return (f"torch.tensor({float(node.attrs['value'])!r}, dtype={t.dtype}, device='cpu')"
                 if t.dtype.is_floating_point else None)

@@ -17,6 +17,7 @@ from ...errors import Unsupported
 from ...graph.dims import bounds, free_symbols, hint
 from ...runtime import facts
 from ...runtime.names import made
+from ..conditions import compared
 from ..operators import BINARY
 from ..source import Source
 from .base import Value
@@ -94,6 +95,8 @@ class DimValue(Value):
             return Constant(bool(op.fn(self.dim, n)))
         if not other.is_numeric or not other.is_const():
             return None
+        if other.symbolic is float:
+            return other.compare(s, op.swapped, self)
         number = other.const(s)
         if type(number) is float:
             return Constant(_compare_with_float(op, self.dim, number))
@@ -171,10 +174,14 @@ class FloatValue(Value):
         return compute(s, op.symbol, [self]) if op.symbol != "~" else None
 
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
-        return s.fold(op.fn, [self, other], {}) if other.is_numeric and other.is_const() else None
+        if not other.is_numeric or not other.is_const():
+            return None
+        answer = compared(s, op.symbol, self, other)
+        return s.fold(op.fn, [self, other], {}) if answer is None else Constant(answer)
 
     def truth(self, s: Session) -> bool:
-        return bool(self.const(s))
+        answer = compared(s, "!=", self, Constant(0.0))
+        return bool(self.const(s)) if answer is None else answer
 
     def hash_key(self, s: Session) -> Any:
         return self.const(s)

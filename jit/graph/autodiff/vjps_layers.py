@@ -11,6 +11,7 @@ from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
+from jit.graph.autodiff.recorded import recorded
 from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.autodiff.vjps_reductions import embedding_gradient
 from jit.graph.ir import Node, TensorType
@@ -35,7 +36,8 @@ def lstm(b: GradBuilder, node: Node, x: Node, state: tuple[Node, ...], params: t
         or not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available()
             or any(not backend(v.type.device).onednn or v.type.dtype is not torch.float32 or v.type.is_symbolic
                    for v in values) or x.type.numel == 0):
-        return NotImplemented
+        return recorded(b, node, x, state, params, has_biases, num_layers, dropout, train, bidirectional,
+                        *(() if len(node.attrs["args"]) < 9 else (batch_first,)))
     first_hidden, first_cell = state
     hidden = first_hidden.type.shape[-1]
     given = b.contiguous(b.transpose(x, 0, 1) if batch_first else x)

@@ -16,6 +16,7 @@ from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
 from jit.graph.nested import holds, several, unpacked
 from jit.graph.registry import op
+from jit.graph.sym_float import SymFloat, plain
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
@@ -243,14 +244,14 @@ op("tril")(_triangle("lower"))
 op("triu")(_triangle("upper"))
 
 
-@op("tensor", raw=True)
+@op("tensor", raw=True, numbers=True)
 def tensor(t: Tracer, data: float | int | list | TensorHandle, **options: str | torch.dtype) -> TensorHandle:
     """``torch.tensor``: of a tensor it is a copy."""
     made = as_tensor(t, data, **options)
     return t.call_op("clone", (t.call_op("detach", (made,), {}),), {}) if isinstance(data, TensorHandle) else made
 
 
-@op("as_tensor", "asarray", raw=True)
+@op("as_tensor", "asarray", raw=True, numbers=True)
 def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *, dtype: torch.dtype | None = None,
               device: str | None = None, requires_grad: bool = False, pin_memory: bool = False,
               copy=None) -> TensorHandle:
@@ -258,9 +259,13 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
         if dtype is None and device is None:
             return data
         return t.call_op("to", (data,), {"dtype": dtype or data.dtype, "device": device or data.device})
+    b, where = t.builder, resolve_device(device, _default_device())
+    if type(data) is SymFloat and not requires_grad:
+        kind = dtype or torch.get_default_dtype()
+        if kind.is_floating_point:
+            return t.fresh(b.clone(b.scalar(data, kind, where), ()))
+    data = plain(data)
     if any(type(v) is Dim for v in several(data)):
-        b = t.builder
-        where = resolve_device(device, _default_device())
         if type(data) is Dim:
             return t.fresh(b.full((), data, dtype or torch.int64, where))
         parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
@@ -269,12 +274,10 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
         raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent-value")
     value = torch.tensor(data, dtype=dtype)
     handle = t.constant(value)
-    device = resolve_device(device, _default_device())
-    if device != value.device:
-        b = t.builder
+    if where != value.device:
         if value.dim() == 0:
-            return t.fresh(b.full((), value.item(), value.dtype, device))
-        handle = t.call_op("to", (handle, device), {})
+            return t.fresh(b.full((), value.item(), value.dtype, where))
+        handle = t.call_op("to", (handle, where), {})
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     return handle

@@ -8,6 +8,7 @@
 
 #include "guard_parse.h"
 #include "guard_walk.h"
+#include "numbers.h"
 
 namespace jit {
 namespace {
@@ -101,6 +102,15 @@ void take_dims(Parser& parser, Check& c, PyObject* payload) {
     if (!found) raise(PyExc_ValueError, "dims: unknown relation '" + text + "'");
   }
   c.dims = std::move(d);
+}
+
+void take_numbers(Parser& parser, Check& c, PyObject* payload) {
+  Items pair(payload, "numbers");
+  if (!numbers_check(pair[0])) raise(PyExc_TypeError, "numbers takes a program of numbers");
+  Items accessors(pair[1], "the accessors of numbers");
+  for (Py_ssize_t i = 0; i < accessors.size; ++i) c.group.push_back(parser.index(accessors[i], "numbers"));
+  if (numbers_arguments(pair[0]) != accessors.size) raise(PyExc_ValueError, "numbers: one accessor for each argument");
+  c.payload = Ref::share(pair[0]);
 }
 
 // whether they hold
@@ -344,6 +354,15 @@ bool holds_dims(Evaluator& e, const Check& c, PyObject*) {
   return true;
 }
 
+bool holds_numbers(Evaluator& e, const Check& c, PyObject*) {
+  std::vector<PyObject*> arguments;
+  for (int32_t accessor : c.group) {
+    arguments.push_back(e.get(accessor));
+    if (!arguments.back()) return false;
+  }
+  return numbers_hold(c.payload.get(), arguments.data());
+}
+
 bool holds_writable(Evaluator&, const Check&, PyObject* o) { return tensor_writable(o); }
 
 // name, of an object, watchable, payload, whether it holds
@@ -373,6 +392,7 @@ const CheckKind kChecks[] = {
     {"writable", true, false, nullptr, holds_writable},
     {"global_state", false, true, take_state, holds_state},
     {"dims", false, false, take_dims, holds_dims},
+    {"numbers", false, false, take_numbers, holds_numbers},
 };
 
 const CheckKind* check_kind(const std::string& name) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common.h"
+#include "numbers.h"
 
 namespace jit {
 namespace {
@@ -30,6 +31,10 @@ struct Row {
     kSub32,
     kMul32,
     kRound32,
+    kLess,
+    kLessEqual,
+    kEqual,
+    kNot,
     kCall
   } op;
   int32_t a = 0, b = 0;
@@ -152,6 +157,10 @@ bool arithmetic(Row::Op op, double a, double b, Powers& powers, double& out) {
     case Row::kAdd32: out = (float)a + (float)b; return true;
     case Row::kSub32: out = (float)a - (float)b; return true;
     case Row::kMul32: out = (float)a * (float)b; return true;
+    case Row::kLess: out = a < b; return true;
+    case Row::kLessEqual: out = a <= b; return true;
+    case Row::kEqual: out = a == b; return true;
+    case Row::kNot: out = a == 0; return true;
     default: out = (float)a; return true;  // kRound32
   }
 }
@@ -219,9 +228,10 @@ PyTypeObject NumbersType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 Row parse_row(PyObject* o, int32_t at, int32_t n_arguments) {
   static const std::pair<const char*, Row::Op> binary[] = {
       {"+", Row::kAdd},  {"-", Row::kSub},       {"*", Row::kMul},       {"/", Row::kDiv},
-      {"**", Row::kPow}, {"add32", Row::kAdd32}, {"sub32", Row::kSub32}, {"mul32", Row::kMul32}};
+      {"**", Row::kPow}, {"add32", Row::kAdd32}, {"sub32", Row::kSub32}, {"mul32", Row::kMul32},
+      {"<", Row::kLess}, {"<=", Row::kLessEqual}, {"==", Row::kEqual}};
   static const std::pair<const char*, Row::Op> unary[] = {
-      {"neg", Row::kNeg}, {"sqrt", Row::kSqrt}, {"round32", Row::kRound32}};
+      {"neg", Row::kNeg}, {"sqrt", Row::kSqrt}, {"round32", Row::kRound32}, {"not", Row::kNot}};
   Items items(o, "a row of numbers");
   std::string name = as_text(items[0], "a row's kind");
   Row row{};
@@ -318,6 +328,19 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+bool numbers_check(PyObject* object) { return Py_IS_TYPE(object, &NumbersType); }
+
+bool numbers_hold(PyObject* object, PyObject* const* arguments) {
+  auto& self = *reinterpret_cast<Numbers*>(object);
+  std::vector<double> values(self.rows.size());
+  bool fine = evaluate(self, arguments, values.data());
+  if (!fine) PyErr_Clear();
+  for (const Result& r : self.results) fine = fine && r.kind != Result::kInt && values[r.index] != 0;
+  return fine;
+}
+
+int32_t numbers_arguments(PyObject* object) { return reinterpret_cast<Numbers*>(object)->n_arguments; }
 
 bool init_numbers(PyObject* module) {
   NumbersType.tp_name = "jit.runtime.native.Numbers";

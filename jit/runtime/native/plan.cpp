@@ -256,6 +256,12 @@ PyObject* py_replace_fills(PyObject*, PyObject* graph) {
   return PyLong_FromLongLong(replace_fills(handle));
 }
 
+PyObject* py_define_recorded(PyObject*, PyObject* args) {
+  const char *name, *overload;
+  if (!PyArg_ParseTuple(args, "ss:define_recorded", &name, &overload)) return nullptr;
+  return PyBool_FromLong(define_recorded(name, overload));
+}
+
 PyObject* py_direct_products(PyObject*, PyObject* on) {
   return PyBool_FromLong(direct_products(PyObject_IsTrue(on) == 1));
 }
@@ -274,6 +280,8 @@ PyMethodDef methods[] = {
      "which take the device less long, and says how many."},
     {"loaded_gpu_modules", Entry<py_loaded_gpu_modules>::call, METH_NOARGS,
      "How many kernels are loaded on GPUs at present."},
+    {"define_recorded", Entry<py_define_recorded>::call, METH_VARARGS,
+     "define_recorded(name, overload) -> whether there is jit::recorded_<...>, see recorded.h."},
     {"load_plan", Entry<py_load_plan>::call, METH_O,
      "load_plan(Plan) -> callable. ValueError or TypeError says what is wrong with the data."},
     {"bind", Entry<py_bind>::call, METH_VARARGS,

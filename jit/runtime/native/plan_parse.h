@@ -9,6 +9,7 @@
 
 #include "plan_graphs.h"
 #include "plan_run.h"
+#include "recorded.h"
 
 namespace jit {
 namespace {
@@ -233,6 +234,7 @@ struct Parser {
     auto a = std::make_unique<AtenStep>();
     a->name = as_text(t[1], "an operator's name");
     std::string overload = as_text(t[2], "an operator's overload");
+    define_recorded(a->name, overload);
     a->op = c10::Dispatcher::singleton().findSchema({a->name, overload});
     if (!a->op) raise(PyExc_ValueError, "torch has no operator " + a->name + (overload.empty() ? "" : "." + overload));
     const auto& schema = a->op->schema();

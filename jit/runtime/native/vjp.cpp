@@ -33,6 +33,11 @@ struct WithAutograd {
 
 }  // namespace
 
+void with_autograd(const std::function<void()>& fn) {
+  WithAutograd on;
+  fn();
+}
+
 at::Tensor fresh_leaf(const at::Tensor& t) {
   at::Tensor leaf = alias_of(t);
   leaf.set_requires_grad(true);
