@@ -82,7 +82,7 @@ KINDS = {
                        "cast explicitly, or leave autocast outside of the compiled function"),
     "global-state": Reason("A change of PyTorch's global settings, or of a random state in a form that no graph has.",
                            "set it outside the compiled function"),
-    "numpy": Reason("A function or a value of NumPy.", "use torch, or " + _OUTSIDE),
+    "numpy": Reason("A function or a value of NumPy that has no form in PyTorch.", "use torch, or " + _OUTSIDE),
     "kernel": Reason("No kernel can be made for a part of the graph.", "run this part in eager, with jit.disable"),
     # calls
     "c-call": Reason("A function implemented in C that the compiler does not know.",

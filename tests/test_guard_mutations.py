@@ -168,6 +168,9 @@ PROGRAMS = {
     "mro": Mutation("mro", "class A: pass\nclass B: pass\n"
                            "class C(A): pass\nc = C()\ndef f(x): return x * 2 if isinstance(c, B) else x",
                     "C.__bases__ = (B,)", "C.__bases__ = (A,)", "C.__bases__ = (A, B)"),
+    "array_memory": Mutation("array_memory", "import numpy as np\na = np.ones(3)\n"
+                                             "def f(x): return x * torch.from_numpy(a)", "a = np.ones(3, dtype='f4')",
+                             "a[:] = 3", "a = np.ones((3, 1))", "a = np.arange(6.0)[::2]", "a = np.float64(3)"),
     "cache_link": Mutation("cache_link", CACHED.format(2), "g.cache_clear()", "g(4), g(5)", "g(3)[:] = []"),
     "cache": Mutation("item", CACHED.format("None"), "g.cache_clear()", "g(4), g(5)", "g(3)[:] = []"),
     "weak": Mutation("weak", "import weakref\nw = torch.ones(3)\n"

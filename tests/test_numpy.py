@@ -76,7 +76,8 @@ def test_tensors_of_arrays(name):
 
 ARRAYS = {
     "operators": (lambda a, b: (a + b, a - 1, 2 * a, a / b, a // 0.5, a % 0.7, -a, +a, abs(a), a ** 2, a @ b.T), A, B),
-    "integers": (lambda i: (i + 1, i * i, i // 2, i % 3, i / 2, -i, i & 3, i | 8, i ^ 1, ~i, i << 1, i >> 1, i ** 2), I),
+    "integers": (lambda i: (i + 1, i * i, i // 2, i % 3, i / 2, -i, i & 3, i | 8, i ^ 1, ~i, i << 1, i >> 1,
+                              i ** 2), I),
     "by zero": (lambda i: (i // (i - i), i % (i - i), (i * 1.0) / (i - i)), I),
     "divmod": (lambda i: divmod(i, 4), I),
     "small integers": (lambda i: (i + 1, i * 100, i / 2, i + 1.5, np.sqrt(i), i.sum(), i.mean(), np.cumsum(i)),
@@ -118,18 +119,22 @@ ARRAYS = {
     "splitting": (lambda a: (np.split(a, 2, axis=1), np.array_split(a, 2), np.atleast_3d(a)), A),
     "indexing": (lambda a: (a[0], a[:, 1], a[1:, ::2], a[..., None], a[-1, -1], a[[0, 2]], a[np.array([0, 1]), [2, 3]],
                             a[1:2, 0], a[0][1]), A),
-    "index arrays": (lambda a, i: (a[i], np.take(a, i, 1), np.take_along_axis(a, i[None], 0)), A, np.array([0, 2, 1, 1])),
+    "index arrays": (lambda a, i: (a[i], np.take(a, i, 1), np.take_along_axis(a, i[None], 0)), A,
+                     np.array([0, 2, 1, 1])),
     "where": (lambda a, b: (np.where(a > 0, a, b), np.where(a > 0, a, 0), np.where(a > 0, 1, 2), np.clip(a, -1, 1),
                             a.clip(0), np.clip(a, None, b)), A, B),
-    "creation": (lambda a: (np.zeros(3), np.ones((2, 3), dtype="int32"), np.full((2,), 7), np.arange(5), np.arange(0, 1, .25),
+    "creation": (lambda a: (np.zeros(3), np.ones((2, 3), dtype="int32"), np.full((2,), 7), np.arange(5),
+                            np.arange(0, 1, .25),
                             np.eye(3), np.zeros_like(a), np.ones_like(a, dtype=bool), np.full_like(a, 2), a * 1), A),
     "more creation": (lambda a: (np.linspace(0, 1, 5) + a[0, 0], np.array([1, 2, 3]) * 2, np.array([a[0], a[1]]),
                                  np.array([a[0, 0], 2.0]), np.asarray(a), np.array(a), np.ascontiguousarray(a),
                                  np.array(a, dtype="float32"), np.identity(2), np.tri(3) * a[0, 0]), A),
     "casts": (lambda a, i: (a.astype("float32"), a.astype(int), i.astype(float), i.astype(bool), np.float32(a),
                             a.astype(np.float64), a.sum().astype("float32"), np.float64(i[0, 0])), A, I),
-    "products": (lambda a, m, v: (np.dot(a, a.T), a.dot(a[0]), np.inner(v, v), np.outer(v, v), np.matmul(m, m), m @ m[0],
-                                  np.tensordot(a, a, 2), np.einsum("ij,kj->ik", a, a), np.einsum("ii", m), np.kron(m, m),
+    "products": (lambda a, m, v: (np.dot(a, a.T), a.dot(a[0]), np.inner(v, v), np.outer(v, v), np.matmul(m, m),
+                                  m @ m[0],
+                                  np.tensordot(a, a, 2), np.einsum("ij,kj->ik", a, a), np.einsum("ii", m),
+                                  np.kron(m, m),
                                   np.vdot(v, v), np.trace(m), np.cross(m, m[0])), A, M, V),
     "linear algebra": (lambda m: (np.linalg.inv(m), np.linalg.det(m), np.linalg.solve(m, m[0]), np.linalg.norm(m),
                                   np.linalg.norm(m, axis=1), np.linalg.norm(m, ord=1), np.linalg.matrix_power(m, 3),
@@ -140,10 +145,12 @@ ARRAYS = {
     "padding": (lambda a: (np.pad(a, 1), np.pad(a, ((0, 1), (2, 0)), mode="edge"), np.pad(a[0], 2, mode="reflect")), A),
     "NaN": (lambda a: (np.nansum(a), np.nanmean(a, 0), np.isnan(a), np.nan_to_num(a), np.maximum(a, 0), np.nanmax(a)),
             np.where(A > 1, np.nan, A)),
-    "complex": (lambda a: (a.real, a.imag, np.abs(a), a.conj(), a * 2, a.sum(), a.mean(), a.var(), np.exp(a)), A + 1j * B),
+    "complex": (lambda a: (a.real, a.imag, np.abs(a), a.conj(), a * 2, a.sum(), a.mean(), a.var(), np.exp(a)),
+                A + 1j * B),
     "statistics": (lambda a: (np.cov(a), np.corrcoef(a), np.gradient(a[0]), np.trapezoid(a)), A),
     "grids": (lambda v: (np.meshgrid(v, v[:2]), np.broadcast_to(v, (2, 5))), V),
-    "interpolation": (lambda v: (np.interp(v, np.array([-1.0, 0.0, 1.0]), np.array([0.0, 2.0, 1.0])), np.polyval([1, 2], v)),
+    "interpolation": (lambda v: (np.interp(v, np.array([-1.0, 0.0, 1.0]), np.array([0.0, 2.0, 1.0])),
+                                 np.polyval([1, 2], v)),
                       V),
     "errstate": (lambda a: _without_warnings(a), A),
     "loop": (lambda a: [row * 2 for row in a], A),
@@ -275,7 +282,7 @@ def test_few_compiles_over_lengths():
         a = floats(n)
         np.testing.assert_allclose(compiled(a), (np.tanh(a) * 2 + a.sum() / a.size).mean())
         seen.append(n)
-    assert len(compiled.entries()) <= 3
+    assert len(compiled.entries) <= 3
 
 
 def test_contents_are_read_at_each_call():

@@ -136,7 +136,8 @@ for _fn in list(array_rules):
 
 # -- ufunc methods ---------------------------------------------------------------------------------------------------
 
-_REDUCED = {np.fmax: np.nanmax, np.fmin: np.nanmin, np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min, np.logical_and: np.all,
+_REDUCED = {np.fmax: np.nanmax, np.fmin: np.nanmin, np.add: np.sum, np.multiply: np.prod,
+            np.maximum: np.max, np.minimum: np.min, np.logical_and: np.all,
             np.logical_or: np.any}
 _ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 

@@ -536,7 +536,8 @@ def by_rule(s: Session, fn: Any, rule: Callable, args: list[Value], kwargs: dict
     if "dtype" in given:
         given["dtype"] = Constant(torch_dtype(np.dtype(probe_argument(s, given["dtype"]))))
     if "result" in parameters:
-        given["result"] = Constant(torch_dtype(np.asarray(example[0] if isinstance(example, (list, tuple)) else example).dtype))
+        first = example[0] if isinstance(example, (list, tuple)) else example
+        given["result"] = Constant(torch_dtype(np.asarray(first).dtype))
     positional: list[Value] = []
     several = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     for name, parameter in parameters.items():
