@@ -219,6 +219,8 @@ function_enabled = optional("_C._is_torch_function_enabled", "asked by PyTorch's
 has_function, has_function_unary, has_function_variadic = (
     optional(f"_C._has_torch_function{end}", "asked by PyTorch's Python code", _BREAK)
     for end in ("", "_unary", "_variadic"))
+push_dispatch_mode = required("_C._push_on_torch_dispatch_stack", _SUBCLASSES)
+pop_dispatch_mode = required("_C._pop_torch_dispatch_stack", _SUBCLASSES)
 included_keys = required("_C._dispatch_tls_local_include_set", _SUBCLASSES)
 excluded_keys = required("_C._dispatch_tls_local_exclude_set", _SUBCLASSES)
 ForceKeys = required("_C._ForceDispatchKeyGuard", _SUBCLASSES)

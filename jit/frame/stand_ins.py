@@ -76,12 +76,21 @@ class AskedObject:
         return given.asker.at_function(func, args, kwargs)
 
 
-class Operators(torch_private.DispatchMode):
-    """Has the operators of a call come to the asker."""
+class Operators:
+    """A mode that has the operators of a call come to the asker. It is none by inheritance: those of PyTorch load its
+    own compiler."""
 
     def __init__(self, asker: Asker) -> None:
-        super().__init__()
         self.asker = asker
+
+    def __enter__(self) -> None:
+        torch_private.push_dispatch_mode(self)
+
+    def __exit__(self, *error: object) -> None:
+        torch_private.pop_dispatch_mode(None)
+
+    def is_infra_mode(self) -> bool:
+        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return self.asker.at_operator(func, args, kwargs or {})
@@ -230,12 +239,15 @@ class Asker:
         """Inside of what PyTorch calls: its switches are ours again."""
         before = self.keys
         self.keys = torch_private.included_keys(), torch_private.excluded_keys()
+        mode = torch_private.pop_dispatch_mode(None) if torch_private.dispatch_modes() else None
         try:
             with (torch_private.ForceKeys(*self.outer), torch_private.WithoutFunctionOfClasses(),
                   torch.set_grad_enabled(True)):
                 yield
         finally:
             self.keys = before
+            if mode is not None:
+                torch_private.push_dispatch_mode(mode)
 
     def to_real(self, value: Value) -> Any:
         """An argument for PyTorch."""

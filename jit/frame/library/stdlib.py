@@ -488,6 +488,7 @@ def refuse_warning(s: Session, *args: object) -> NoReturn:
                       hint="warn outside the compiled function")
 
 
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _shown, _shown_by = warnings._showwarnmsg_impl, warnings.showwarning
 if type(_shown) is types.BuiltinMethodType:  # warnings are being recorded at this moment
     _shown = None
@@ -520,8 +521,8 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if category.as_class is None or not issubclass(category.pin(s), Warning):
         refuse_warning(s)
     at = len(s.frames) - max(level.const(s), 1)
-    # Frames below one that a call instruction does not enter would be counted wrongly.
-    if at < 0 or not all(f.spliceable for f in s.frames[at + 1:]):
+    # Frames below one of our own, which stands for a function in C, would be counted wrongly.
+    if at < 0 or not all(f.spliceable or not f.fn.code.co_filename.startswith(_OURS) for f in s.frames[at + 1:]):
         refuse_warning(s)
     ask = functools.partial(way_of_warnings, category.pin(s))
     way = ask()

@@ -8,13 +8,14 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ..tables import on_call, on_function, on_tensor_method
+from ..tables import on_call, on_function, on_name, on_tensor_method
 from ..values.constant import Constant
 from ..values.subclasses import PLAIN_CLASSES, HeldTensor, WrapperTensor, dispatches
 
 if TYPE_CHECKING:
     from ..session import Session
     from ..values.base import Value
+    from ..values.functions import FunctionValue
 
 
 def as_held(s: Session, cls: type, plain: Value, maker: Callable) -> Value:
@@ -103,6 +104,18 @@ def handle_torch_function(s: Session, args: list[Value], kwargs: dict[str, Value
 
 
 torch.overrides.get_default_nowrap_functions()  # cached from here on
+
+
+def _data_of(self):
+    return self._masked_data.detach()
+
+
+@on_name(("torch.masked.maskedtensor.core", "MaskedTensor.get_data"))
+def masked_data(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """By a class of autograd's that is made at each call; without a gradient that is all that it does."""
+    if s.tracer.grad_enabled and args[0].getattr(s, "requires_grad").truth(s):
+        raise Unsupported("the gradient with respect to a masked tensor", kind="gradient")
+    return s.inline(s.wrap_raw(_data_of), args, kwargs)
 
 
 def _followed(fn: Callable) -> None:

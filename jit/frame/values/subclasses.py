@@ -190,9 +190,13 @@ class WrapperTensor(SubclassTensor):
     def new_stand_in(self, s: Session, kind: type, requires_grad: bool | None = None) -> Any:
         if self.obj is None:
             args, kwargs = self.made
+            if len(args) > 6 or "layout" in kwargs and kwargs["layout"].const(s) is not torch.strided:
+                raise Unsupported(f"a {self.cls.__name__}, which is no tensor of plain sizes", kind="tensor-layout")
             return torch_private.make_wrapper(kind, *map(s.asker.to_real, args[1:]),
                                               **{k: s.asker.to_real(v) for k, v in kwargs.items()})
         obj = self.obj
+        if obj.layout is not torch.strided or obj.is_nested or not all(type(n) is int for n in obj.shape):
+            raise Unsupported(f"a {self.cls.__name__}, which is no tensor of plain sizes", kind="tensor-layout")
         s.guards.add(self.source, facts.Tensor(TensorSpec.of(obj)))
         return torch_private.make_wrapper(
             kind, tuple(obj.shape), strides=obj.stride(), storage_offset=obj.storage_offset(), dtype=obj.dtype,
