@@ -267,8 +267,8 @@ TORCH_FOLLOWED = tuple((_DECORATORS, name) for name in (
     "mark_dynamic", "maybe_mark_dynamic", "mark_unbacked", "mark_static", "mark_static_address"))
 TORCH_CONTROL = tuple((f"{TORCH_COMPILER}{module}", name) for module, names in (
     ("", ("reset", "reset_code_caches", "set_recursion_limit")),
-    (".eval_frame", ("optimize", "optimize_assert", "explain", "explain.<locals>.inner", "export", "export.<locals>.inner",
-                     "reset_code")),
+    (".eval_frame", ("optimize", "optimize_assert", "explain", "explain.<locals>.inner", "export",
+                     "export.<locals>.inner", "reset_code")),
     (".decorators", ("run", "disable", "allow_in_graph", "forbid_in_graph", "substitute_in_graph",
                      "_disallow_in_graph_helper.<locals>.inner", "nonstrict_trace", "allow_c_slot")),
     (".backends.registry", ("list_backends", "lookup_backend", "register_backend", "set_default_backend",

@@ -172,7 +172,8 @@ def a_parametrization(compiled):
     fast, x = compiled(Square()), randn(2, 3)
     out = step(fast, x)
     parametrize.register_parametrization(fast, "weight", Symmetric())
-    out += [*step(fast, x), fast.weight, type(fast).__name__, parametrize.is_parametrized(fast), isinstance(fast, Square)]
+    out += [*step(fast, x), fast.weight, type(fast).__name__, parametrize.is_parametrized(fast)]
+    out.append(isinstance(fast, Square))
     with parametrize.cached():
         out += [fast(x), fast(x + 1)]
     parametrize.remove_parametrizations(fast, "weight")
@@ -260,7 +261,7 @@ def data_parallel(compiled):
     parallel = nn.DataParallel(fast)
     out = [parallel(x), list(parallel.state_dict()), parallel.module is fast]
     replica = fast._replicate_for_data_parallel()
-    for name, child in fast.named_children():  # as replicate() has it: each replica has modules and parameters of its own
+    for name, child in fast.named_children():  # as replicate() has it: each has modules and parameters of its own
         replica._modules[name] = copy.deepcopy(child)
     with torch.no_grad():
         replica.last.weight.mul_(3)

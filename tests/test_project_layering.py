@@ -16,8 +16,8 @@ PACKAGE = ROOT / "jit"
 SHARED = ("by_class", "config", "devices", "logs", "errors", "failures", "reasons", "recent", "torch_private",
           "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
-TOP = ("api", "interop", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics",
-       "second", "__init__", "__main__")
+TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics",
+       "interop", "second", "__init__", "__main__")
 
 # What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
 # and what prims and operators mean.

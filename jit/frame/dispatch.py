@@ -263,8 +263,8 @@ class Missed:
         code = user_code(wrapped_function(dispatcher))
         differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher.entries, values)))
         again = "compiled again" if dispatcher.entries else "compiled"
-        return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} for "
-                              f"these arguments, and {reason}; {cure}{differs}")
+        return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} "
+                              f"for these arguments, and {reason}; {cure}{differs}")
 
     def compile(self, dispatcher, values: tuple[object, ...]):
         fn = wrapped_function(dispatcher)

@@ -73,8 +73,8 @@ def numbers_of(graph: Graph) -> list[int]:
     """What the sizes that no input shows are now, in the order of their placeholders."""
     types = [(t.shape, t.strides) for n in graph.nodes for t in n.types if t is not None]
     now = {atom.name: atom.hint for d in of_kind(Dim, ([n.attrs for n in graph.nodes], types))
-           for atom in symbols_of(d) if hasattr(atom, "hint")}
-    return [now[name] for name in unbound_symbols(graph)]
+           for atom in symbols_of(d)}
+    return [now[name] or 0 for name in unbound_symbols(graph)]  # each has a hint
 
 
 def _whole(graph: Graph, made: fx.Graph, examples: Sequence[torch.Tensor]) -> None:

@@ -52,9 +52,11 @@ def hidden_from_torch(s: Session, fn: FunctionValue, args: list[Value], kwargs: 
 def left_alone_by_torch(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     """``torch.compiler.disable(recursive=False)``: the function, and not what it calls."""
     inner = _closed_over(s, fn, "fn")
+    if fn.obj is None:  # the program has marked it in this very call
+        return inner.call(s, args, kwargs)
     if inner.is_function:
         native().skip_code(inner.code)
-    _left_alone(fn, "torch.compiler.disable", None if fn.obj is None else fn.obj.__dict__.get(torch_private.TORCH_REASON))
+    _left_alone(fn, "torch.compiler.disable", fn.obj.__dict__.get(torch_private.TORCH_REASON))
 
 
 @on_mark(torch_private.TORCH_DISABLED)
