@@ -49,6 +49,8 @@ class Level:
         entered: of a map, (memory, its version, node, whole tensor) of each slice that its function was given.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
+        duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
+            ``library.forward_mode``.
     """
 
     number: int
@@ -58,6 +60,7 @@ class Level:
     entered: tuple = ()
     tracked: bool = True
     leaves: tuple = ()
+    duals: tuple | None = None
 
 
 def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
