@@ -26,6 +26,7 @@ from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
 
 if TYPE_CHECKING:
     from .session import Session
+    from .values.base import Value
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
@@ -142,6 +143,9 @@ class Recording:
 
     def record(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """Record a torch callable."""
+        if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
+            made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
+            return made.call_method(self.s, "requires_grad_")
         takes = self.s.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
@@ -168,6 +172,12 @@ class Recording:
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         return own[0] if own else value  # a list that is given back is the very list
+
+    def makes_leaf(self, fn, asked: Value) -> bool:
+        """Whether a new tensor that requires grad is one that PyTorch's own code makes for itself, to differentiate
+        with respect to it: one of the program's is left to eager, which hands it out."""
+        own = bool(self.s.frames) and self.s.frames[-1].where()[0].startswith(_TORCH)
+        return own and fn is not torch.Tensor.requires_grad_ and asked.is_const() and asked.const(self.s) is True
 
     def location(self) -> Loc | None:
         """The Loc of the instruction being executed, or None."""

@@ -46,9 +46,12 @@ class Level:
         number: its own.
         first, nodes: of a map, the number of the first write inside, and how many nodes there were.
         same: of a map, whether each slice may draw the same random numbers.
-        entered: of a map, (memory, its version, node, whole tensor) of each slice that its function was given.
+        entered: of a map, (handle, version of its memory, node, whole tensor) of each slice that its function was
+            given.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
+        duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
+            ``library.forward_mode``.
     """
 
     number: int
@@ -58,6 +61,7 @@ class Level:
     entered: tuple = ()
     tracked: bool = True
     leaves: tuple = ()
+    duals: tuple | None = None
 
 
 def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
@@ -130,10 +134,26 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     inside = s.tracer.builder.nodes[level.nodes:]
     if not level.same and any(not n.repeatable for n in inside):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
-    if any(base.version != version for base, version, *_ in level.entered):
-        raise _refuse("a mapped tensor is changed in place", "change a clone() of it")
     s.journal.set_field(s.tracer, "written_before", next((lv.first for lv in reversed(left) if lv.first), 0))
+    _write_back(s, level)
     return Constant(len(left))
+
+
+def _write_back(s: Session, level: Level) -> None:
+    """What the map's function has written into the slices that it was given is written into the tensors."""
+    for slice_, version, _, whole in level.entered:
+        if slice_.base.version != version:
+            _written(s, level, slice_, whole)
+
+
+def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
+    if slice_.chain or slice_.requires_grad or whole.handle(s).requires_grad:
+        raise _refuse("a mapped tensor that has gradients is changed in place", "change a clone() of it")
+    outside, tracer = s.tracer.written_before, s.tracer
+    s.journal.set_field(tracer, "written_before", 0)
+    found = mapping.collect(tracer, slice_, level.number, _size(s, level))
+    s.torch_call(torch.Tensor.copy_, [whole, s.recording.tensor_of(found)], {})
+    s.journal.set_field(tracer, "written_before", outside)
 
 
 @_step(torch_private.map_enters, "_add_batch_dim")
@@ -144,7 +164,7 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
     *before, level = s.levels
     handle = mapping.enter(s.tracer, tensor.handle(s), number.const(s))
-    entered = (*level.entered, (handle.base, handle.base.version, handle.node, tensor))
+    entered = (*level.entered, (handle, handle.base.version, handle.node, tensor))
     s.journal.set_field(s, "levels", (*before, replace(level, entered=entered)))
     return s.recording.tensor_of(handle)
 
@@ -153,6 +173,12 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
 def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, number, _, dim = args
     level, handle = _level(s, number), tensor.handle(s)
+    for slice_, version, _, whole in level.entered:
+        if handle.base is slice_.base and slice_.base.version != version:
+            if handle.chain or dim.const(s):
+                raise _refuse("a result is a view of a mapped tensor that is changed in place", "give a clone() of it")
+            _written(s, level, slice_, whole)
+            return s.torch_call(torch.Tensor.view_as, [whole, whole], {})
     whole = next((value for *_, node, value in level.entered if base_of(handle.node) is node), None)
     view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
                                 _size(s, level))

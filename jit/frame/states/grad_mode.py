@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import torch_private
+from ...errors import Unsupported
 from ..tables import on_call
 from ..tracked_state import TrackedState
 from ..values.constant import Constant
@@ -30,6 +31,8 @@ def is_on(s: Session) -> bool:
 
 
 def switch_to(s: Session, enabled: bool) -> None:
+    if not enabled and any(level.duals is not None for level in s.levels):
+        raise Unsupported("torch.no_grad among dual numbers, which have tangents there", kind="functorch")
     if enabled == is_on(s):
         s.states.uses[GRAD_MODE] += 1
     else:
