@@ -66,9 +66,6 @@ def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
     return BuiltinValue(obj, source)
 
 
-wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))
-
-
 @wrapper(types.MethodType)
 def wrap_method(s: Session, obj: Callable, source: Source | None) -> Value:
     fn = s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)
