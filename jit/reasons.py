@@ -68,6 +68,8 @@ KINDS = {
     "foreign-operator": Reason("An operator that is not PyTorch's own is called, which may do more than its schema "
                                "says.",
                                "nothing needs to be done: it is called as in eager"),
+    "triton-kernel": Reason("A Triton kernel of the program's own is launched in a way that is not known.",
+                            "nothing needs to be done: it is launched as in eager"),
     "no-shape-rule": Reason("The shape of an operator's result is not known before it runs.", _OUTSIDE),
     "mutating-op": Reason("An operation changes a tensor in a way that the graph cannot express.",
                           "use the form that returns a new tensor"),

@@ -150,6 +150,8 @@ COMPOSITES = tuple(required(f"_C.DispatchKey.Composite{kind}Autograd",
     "whether an operator is made of others, and may return a view") for kind in ("Implicit", "Explicit"))
 _written_in_python = optional("_library.custom_ops.OPDEFS", "which operators torch.nn itself defines in Python",
                               "those are taken for operators of the program's own", {})
+_triton_operators = optional("_library.triton.triton_ops_to_kernels", "which operators triton_op has made",
+                             "their bodies are not followed", {})
 foreach_neg_ = required("_foreach_neg_", "shows whether foreach functions that work in place return their list")
 # What pybind11 keeps as __self__ of its functions.
 FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11",
@@ -173,6 +175,27 @@ def module_of_operator(name: str) -> str:
     """The module in which an operator is defined by ``torch.library.custom_op``; empty for all others."""
     made = _written_in_python.get(name)
     return getattr(getattr(made, "_init_fn", None), "__module__", None) or ""
+
+
+def custom_operator(name: str) -> Any:
+    """What ``torch.library.custom_op`` knows of an operator that it has made; None of others."""
+    made = _written_in_python.get(name)
+    return made if hasattr(made, "_opoverload") and hasattr(made, "_backend_fns") else None
+
+
+def is_triton_operator(name: str) -> bool:
+    """Whether ``torch.library.triton_op`` has made an operator."""
+    return name in _triton_operators
+
+
+def registered_kernel(fn: Any) -> Any:
+    """The program's function in the wrappers that PyTorch puts around kernels of operators."""
+    while isinstance(fn, types.FunctionType) and (fn.__module__ or "").startswith("torch._library."):
+        inner = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ())).get("fn")
+        if inner is None:
+            break
+        fn = inner.cell_contents
+    return fn
 
 
 def schema(op: Any) -> Any:

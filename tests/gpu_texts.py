@@ -1,5 +1,7 @@
 """What a function captured here would run on a GPU: its graphs, moved there, compiled for one, and not run."""
 
+from unittest import mock
+
 import torch
 
 from codegen_graphs import moved
@@ -7,6 +9,8 @@ from codegen_graphs import moved
 import jit
 from jit import compiling
 from jit.codegen import compile_graph
+from jit.codegen.planner import Options
+from jit.devices.cpu import Cpu
 from jit.graph.passes.grouped import group_rows
 
 
@@ -41,3 +45,29 @@ def compiled_for_gpu(fn, *args, backward=False):
 def library_calls(compiled):
     """The operators that compiled graphs call."""
     return [step.name for c in compiled for step in c.plan.steps if step.kind in ("aten", "vjp")]
+
+
+class Seen(Exception):
+    """A graph has been seen, and is not to be compiled."""
+
+
+def launched_on_gpu(fn, *args, **options):
+    """The graph of ``fn(*args)``, which launches Triton kernels of the program's own, compiled for a CUDA device as if
+    the arguments, of the CPU, were there."""
+    graphs, real = [], compiling.schedule
+
+    def seen(graph, *rest, **more):
+        graphs.append(graph)
+        raise Seen
+
+    jit.reset()
+    compiling.schedule = seen
+    try:
+        with mock.patch.object(Cpu, "launches_user_kernels", True):
+            jit.compile(fn, fullgraph=True)(*args)
+    except (Seen, jit.JitError, RuntimeError):
+        pass
+    finally:
+        compiling.schedule = real
+        jit.reset()
+    return compile_graph(moved(graphs[0], torch.device("cuda", 0)), Options(**options))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Union
 from .. import devices
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info
 from .indexing import FIXED, base_of, is_one, same
-from .library_calls import computed_here, returns_alias
+from .library_calls import computed_here, device_of, returns_alias
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +162,7 @@ class LibraryCall:
         its place do neither, where they stop by themselves."""
         if self.node.op != "aten_call":
             return False
-        return not (computed_here(self.node) and devices.backend(self.node.inputs[0].type.device).traps)
+        return not (computed_here(self.node) and devices.backend(device_of(self.node)).traps)
 
     def plan(self, planner: Planner, t: int) -> None:
         planner.call_library(self)

@@ -10,8 +10,12 @@ from .. import devices, torch_private
 from ..graph.ir import operator
 from ..graph.op_info import op_info
 from ..graph.prims import COMPUTED_HERE
+from ..runtime.user_kernels import OPERATOR, Launch, spec_of
+from .triton.user_kernels import capability_of, code_of
 
 if TYPE_CHECKING:
+    import torch
+
     from ..graph.ir import Node
 
 REPLAY = "jit::vjp"  # the target of a library call that stands for the gradient of another
@@ -29,7 +33,7 @@ def arguments_of(target: str, overload: str) -> tuple:
 
 @functools.lru_cache(4096)
 def _operator_returns_alias(target: str, overload: str) -> bool:
-    if op_info(target).fresh:
+    if op_info(target).fresh or target == OPERATOR:
         return False
     if not target.startswith(("aten::", "prims::")):
         return True  # whatever its schema says
@@ -51,9 +55,22 @@ def returns_alias(node: Node) -> bool:
 
 def computed_here(node: Node) -> bool:
     """Whether a call, or the call that it is a result of, is computed by kernels of ours (``attention``, ``grouped``),
-    which write into memory of ours."""
+    or is a launch of one of the program's, which write into memory of ours."""
     call = node.inputs[0] if node.op == "getitem" else node
-    return call.op == "aten_call" and call.attrs["target"] in COMPUTED_HERE
+    return call.op == "aten_call" and (call.attrs["target"] in COMPUTED_HERE or is_launched(call))
+
+
+def is_launched(call: Node) -> bool:
+    """Whether a library call is a kernel of the program's that a plan launches by itself."""
+    if call.attrs["target"] != OPERATOR:
+        return False
+    spec = spec_of(call.attrs["args"][0])
+    return isinstance(spec, Launch) and code_of(spec, capability=capability_of(device_of(call))) is not None
+
+
+def device_of(call: Node) -> torch.device:
+    """Where a call is done."""
+    return next(t.device for t in (*call.types, *(i.type for i in call.inputs)) if t is not None)
 
 
 def out_form(node: Node) -> str | None:

@@ -13,7 +13,7 @@ import torch
 from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
 from ..graph.prims import GROUPED
-from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing
+from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
 from .direct_writes import write_into_inputs
@@ -132,6 +132,7 @@ class Planner:
         if self.options.in_place:
             reuse_in_place(b)
         write_into_inputs(b)
+        user_launches.write_where_it_lies(b)
         for t, step in enumerate(schedule.order):
             step.plan(self, t)
             self.times += [t] * (len(self.steps) - len(self.times))
@@ -163,6 +164,8 @@ class Planner:
         if call.node.attrs.get("target") in GROUPED:
             for kernel, arguments in grouped.kernels(call.node, self.graph, self.buffers, len(self.launches)):
                 self._run(kernel, arguments, call.node.inputs[0].device, False)
+        elif user_launches.call_of(call.node):
+            self.steps.append(user_launches.LaunchUserKernel(call.node))
         elif computed_here(call.node):
             for kernel, arguments in attention.kernels(call.node, self.graph, self.buffers, len(self.launches)):
                 self._run(kernel, arguments, call.node.inputs[0].device, False)
@@ -202,7 +205,7 @@ class Planner:
         """A kernel whose layout suits the addresses of its buffers, and the storages with its scratch memory."""
         if kernel.layout is None or self.options.target == "reference":
             return kernel, arguments
-        everything = all(a == lower.ERROR or self._aligned(a) for a in arguments)
+        everything = all(a == lower.ERROR or self.is_aligned(a) for a in arguments)
         kernel = replace(kernel, layout=kernel.layout.aligned(kernel, everything))
         size = kernel.layout.scratch(kernel)
         if not size:
@@ -217,10 +220,10 @@ class Planner:
         if not devices.of_type(kernel.device).pointer_alignment:
             return kernel.key, ()
         pointers = [(k, a) for k, a in enumerate(arguments) if a != lower.ERROR]
-        self.aligned_inputs.update(a.slot for _, a in pointers if a.kind == "input" and self._aligned(a))
-        return kernel.key, tuple(k for k, a in pointers if not self._aligned(a))
+        self.aligned_inputs.update(a.slot for _, a in pointers if a.kind == "input" and self.is_aligned(a))
+        return kernel.key, tuple(k for k, a in pointers if not self.is_aligned(a))
 
-    def _aligned(self, storage: Storage) -> bool:
+    def is_aligned(self, storage: Storage) -> bool:
         if storage.kind == "input":
             return storage.slot not in self.options.unaligned
         return storage.kind != "extern" or not storage.loose

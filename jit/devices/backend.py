@@ -68,6 +68,7 @@ class Backend:
         """How long one of many calls of ``run`` keeps a device busy; None where that cannot be found out now."""
         return None
 
+    launches_user_kernels = False  # Triton kernels of the program's own are launched by the plan itself
     launches_early: float = 0  # kernels of so few programs are launched while others run, and wait for these themselves
 
     # Small kernels that need nothing of each other are one launch, and so are products with one vector.

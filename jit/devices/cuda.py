@@ -174,6 +174,7 @@ class Cuda(Backend):
     sums_products, most_vectors, most_half_vectors = "all", 4, 16
     sure_templates = norms_in_products = True
     launches_side_by_side, launches_early = True, 1
+    launches_user_kernels = True
     products_flat = convolves = convolves_backwards = pixels_as_products = adds_bias_apart = True
     aligned_rows = 16  # bytes
     sums_columns_with_producer = True

@@ -62,7 +62,7 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
         return Unsupported(f"torch.ops.{short}, an operator that is not PyTorch's own, {why}", kind="foreign-operator")
 
     if tracer.steps_aside is not None:
-        why = tracer.steps_aside(is_python(name))
+        why = tracer.steps_aside(is_python(name) and not tracer.quiet_kernel)
         if why:
             raise refuse(why)
     if tracer.autocast:
@@ -82,7 +82,10 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     if o.data_dependent or not torch_private.has_kernel_for_key(o.op.name(), "Meta"):
         raise refuse("has no fake kernel that says the type of its result")
     try:
-        types, values = aten.types_by_run(o, values)
+        if tracer.types_of_results is not None:
+            types = tracer.types_of_results[0] if o.single else tracer.types_of_results
+        else:
+            types, values = aten.types_by_run(o, values)
     except EagerRaises as raised:  # the operator itself may not raise
         raise refuse(f"has a fake kernel that raises {raised}") from None
     result = tracer.builder.aten(o.name, o.overload, tuple(values), types, impure=True)

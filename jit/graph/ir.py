@@ -156,6 +156,8 @@ def filled(template: object, inputs: Sequence[object]) -> Any:
 
 # The attribute of nodes whose exceptions the program sees: those that it was traced to, and few of its gradients.
 CHECKED = "checked"
+# The attribute of a ``full`` that stands for memory whose content is of no matter.
+UNWRITTEN = "unwritten"
 
 
 class Node:

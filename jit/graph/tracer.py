@@ -92,7 +92,7 @@ class Tracer:
         self.depth = 0  # of calls inside calls
         # From whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see
         # foreign.py.
-        self.steps_aside = None
+        self.steps_aside, self.quiet_kernel, self.types_of_results = None, False, None
         # From a 0-dim boolean to whether the capture may go on as if it were true; None where nothing is so taken.
         self.assume = None
         self.events: list[saved_tensors.Event] = []  # operations of which autograd may keep something, and writes

@@ -53,6 +53,7 @@ class GpuKernel:
         cluster: thread blocks per cluster; only 1 is launched.
         early: it waits itself for the kernels in front of it (``griddepcontrol.wait``), and is launched before they
             have ended.
+        order: of its parameters, where they are not the pointers and then the ints: the number of each among those.
         joined: 0, or how many launches one launch takes: its only parameter is then, in a power of two of 32-bit words
             that is not less than this, the number of the first program of each launch (of those that are not there: the
             largest number), and then the arguments of one launch after the other, in 64 bits each.
@@ -70,6 +71,7 @@ class GpuKernel:
     cluster: int = 1
     early: bool = False
     joined: int = 0
+    order: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,9 +80,6 @@ def _descriptor_of(method: Callable, cls: type) -> object:
                  and raw.__get__(method.__self__) == method), None)
 
 
-wrapper(torch_private.OpOverload, torch_private.OpOverloadPacket)(lambda s, obj, source: BuiltinValue(obj, source))
-
-
 @wrapper(types.MethodType)
 def wrap_method(s: Session, obj: Callable, source: Source | None) -> Value:
     fn = s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)

@@ -13,7 +13,7 @@ from jit.graph import layout as rules
 from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div, plain_if_few
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import Node
+from jit.graph.ir import UNWRITTEN, Node
 from jit.graph.nested import holds, several, unpacked
 from jit.graph.registry import op
 from jit.graph.sym_float import SymFloat, plain
@@ -69,7 +69,7 @@ op("ones")(_filled(1))
 
 @op("empty")
 def empty(b: Builder, *size: int, dtype: torch.dtype | None = None, **options: object) -> Node:
-    return _filled(uninitialized(_dtype_or_default(dtype)))(b, *size, dtype=dtype, **options)
+    return unwritten(_filled(uninitialized(_dtype_or_default(dtype)))(b, *size, dtype=dtype, **options))
 
 
 def uninitialized(dtype: torch.dtype) -> float | int:
@@ -80,6 +80,13 @@ def uninitialized(dtype: torch.dtype) -> float | int:
     if dtype.is_floating_point or dtype.is_complex:
         return complex(math.nan, math.nan) if dtype.is_complex else math.nan
     return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def unwritten(node: Node) -> Node:
+    """A node that stands for memory that nobody has written, marked as such, unless it is to be filled all the same."""
+    if node is not NotImplemented and node.op == "full" and not node.attrs["value"]:
+        node.attrs = {**node.attrs, UNWRITTEN: True}
+    return node
 
 
 @op("full")
@@ -127,7 +134,7 @@ op("ones_like")(_like(1))
 
 @op("empty_like")
 def empty_like(b: Builder, self: Node, *, dtype: torch.dtype | None = None, **options: object) -> Node:
-    return full_like(b, self, uninitialized(dtype or self.dtype), dtype=dtype, **options)
+    return unwritten(full_like(b, self, uninitialized(dtype or self.dtype), dtype=dtype, **options))
 
 
 def _new(value: int) -> Callable:
@@ -147,7 +154,7 @@ op("new_ones")(_new(1))
 
 @op("new_empty")
 def new_empty(b: Builder, self: Node, *size: object, dtype: torch.dtype | None = None, **options: object):
-    return _new(uninitialized(dtype or self.dtype))(b, self, *size, dtype=dtype, **options)
+    return unwritten(_new(uninitialized(dtype or self.dtype))(b, self, *size, dtype=dtype, **options))
 
 
 @op("new_full")
@@ -164,7 +171,7 @@ def empty_strided(b: Builder, size: Sequence[IntExpr], stride: tuple[IntExpr, ..
                   layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
                   pin_memory: bool | None = None):
     dtype = _dtype_or_default(dtype)
-    node = b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device()))
+    node = unwritten(b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device())))
     node.type = node.type.replace(strides=tuple(stride))
     return node
 
@@ -176,7 +183,7 @@ def empty_permuted(b: Builder, size: Sequence[IntExpr], physical_layout, *, dtyp
     if requires_grad or sorted(physical_layout) != list(range(len(size))):
         return NotImplemented
     dtype = _dtype_or_default(dtype)
-    node = b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device()))
+    node = unwritten(b.full(tuple(size), uninitialized(dtype), dtype, resolve_device(device, _default_device())))
     strides = [1] * len(size)
     for d, stride in zip(physical_layout, rules.contiguous_strides(tuple(size[d] for d in physical_layout))):
         strides[d] = stride

@@ -170,6 +170,8 @@ bool shutting_down() {
 #endif
 }
 
+constexpr size_t kMaxArguments = 256;
+
 struct GpuKernel {
   std::string cubin, name;
   int threads = 0, shared = 0;
@@ -178,6 +180,7 @@ struct GpuKernel {
     bool wide;
   };
   std::vector<Int> ints;
+  std::vector<int32_t> order;  // of parameters: numbers among the pointers, and then the ints; empty: in that order
   int scratch = 2;
   bool early = false;
   size_t joined = 0;  // how many launches one launch takes; 0: it is a kernel as usual
@@ -271,6 +274,14 @@ std::shared_ptr<GpuKernel> parse_gpu_kernel(PyObject* record, size_t n_int_regs)
     k->ints.push_back({(int32_t)index, type == "i64"});
     if (joined && (index != i || type != "i64"))
       raise(PyExc_ValueError, "GpuKernel " + k->name + ": launches that are joined have all ints, in 64 bits each");
+  }
+  Ref order = attribute(record, "order");
+  Items places(order.get(), "GpuKernel.order");
+  for (Py_ssize_t i = 0; i < places.size; ++i) {
+    int64_t place = as_int(places[i], "GpuKernel.order");
+    if (joined || place < 0 || place >= (int64_t)kMaxArguments)
+      raise(PyExc_ValueError, "GpuKernel " + k->name + ": order is out of range");
+    k->order.push_back((int32_t)place);
   }
   return k;
 }
@@ -499,8 +510,6 @@ void copy_blocks(int device, void* stream, const Block* blocks, size_t n) {
   }
 }
 
-constexpr size_t kMaxArguments = 256;
-
 void make_context_current(int device, const std::string& what) {
   Driver& d = driver();
   TORCH_CHECK(d.problem.empty(), d.problem);
@@ -518,6 +527,9 @@ void check_grid(const GpuKernel& kernel, const int64_t* grid) {
 
 size_t count_arguments(const GpuKernel& kernel, size_t n_pointers) {
   size_t n = n_pointers + kernel.ints.size() + kernel.scratch;
+  TORCH_CHECK(kernel.order.size() <= n, "kernel ", kernel.name, " has too many parameters");
+  for (int32_t place : kernel.order)
+    TORCH_CHECK((size_t)place < n_pointers + kernel.ints.size(), "kernel ", kernel.name, " has no argument ", place);
   TORCH_CHECK(n <= kMaxArguments, "kernel ", kernel.name, " has ", n, " arguments; at most ", kMaxArguments,
               " are launched");
   return n;
@@ -584,10 +596,14 @@ void launch(GpuKernel& kernel, int device, void* stream, bool captured, void* co
     arguments[at] = &values[at];
     ++at;
   }
-  for (int i = 0; i < kernel.scratch; ++i, ++at) {
-    values[at] = 0;
-    arguments[at] = &values[at];
+  if (!kernel.order.empty()) {
+    void* given[kMaxArguments];
+    std::copy(arguments, arguments + at, given);
+    at = 0;
+    for (int32_t place : kernel.order) arguments[at++] = given[place];
   }
+  int64_t nothing = 0;
+  for (int i = 0; i < kernel.scratch; ++i, ++at) arguments[at] = &nothing;
   start(kernel, device, stream, captured, grid, arguments);
 }
 
