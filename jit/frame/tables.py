@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Callable
 
 wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
@@ -20,7 +21,13 @@ tensor_setters: dict = {}     # name -> fn(s, tensor, value): an attribute of a 
 tensor_methods: dict = {}     # name -> fn(s, tensor, args, kwargs) -> Value | None
 codes: dict = {}              # code object of closures -> fn(s, function, args, kwargs) -> Value
 named: dict = {}              # (module, qualified name) of a Python function that may not be there -> as in ``codes``
+refusals: dict = {}           # Python function -> fn(s, args), which may raise that a call of it is a break
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
+
+
+# What calls PyTorch with DTensors among the arguments, fn(s, called, args, kwargs) -> Value; None before there are any.
+spread_call: Callable | None = None
+late: dict = {}               # name of a module -> what fills in more rows once the program has imported it
 
 
 def _register(table: dict) -> Callable:
@@ -37,11 +44,20 @@ def _register(table: dict) -> Callable:
 
 wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
                                             _register(calls), _register(functions))
-on_code, on_name = _register(codes), _register(named)
+on_code, on_name, on_refusal = _register(codes), _register(named), _register(refusals)
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
 on_tensor_setter, on_class_descriptor, on_module_attribute = (
     _register(tensor_setters), _register(class_descriptors), _register(module_attributes))
+
+
+when_loaded = _register(late)
+
+
+def fill_in(loaded: Container[str]) -> None:
+    """Have the rows of modules that were imported since."""
+    for name in [name for name in late if name in loaded]:
+        late.pop(name)()
 
 
 def add_pure(*callables: Callable) -> None:
