@@ -13,7 +13,7 @@ from ..graph.dims import specialize
 from . import dtensors, tables
 from .dtensors import DTensorSpec, DTensorValue, PlacementValue, refused
 from .library.distributed import arguments, known
-from .tables import new_value, on_function, wrapper
+from .tables import new_value, on_call, on_function, wrapper
 from .values.constant import Constant
 
 if TYPE_CHECKING:
@@ -23,8 +23,19 @@ if TYPE_CHECKING:
 tables.spread_call = dtensors.call
 wrapper(DTensor)(lambda s, obj, source: DTensorValue(torch_private.spec_of(obj), None, obj, source))
 wrapper(Placement)(lambda s, obj, source: PlacementValue(type(obj), obj, source))
+
+
+def _made(cls: type) -> None:
+    """Placements may be made while capturing: nothing changes them."""
+    new_value(cls)(dtensors.placement)
+
+    @on_call(cls)
+    def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return dtensors.placement(s, cls(*(a.const(s) for a in args), **{k: v.const(s) for k, v in kwargs.items()}))
+
+
 for _cls in (spread.Shard, spread.Replicate, spread.Partial):
-    new_value(_cls)(dtensors.placement)
+    _made(_cls)
 
 
 def _real(s: Session, value: Value) -> Any:
