@@ -417,7 +417,7 @@ class Asker(torch_private.DispatchMode):
         if info.args_tree_spec is not None:
             local = _unflattened(local, info.args_tree_spec, s)
         named = {k: self._plain(v) for k, v in info.local_kwargs.items()}
-        result = s.record(func, local, named)
+        result = s.record(*_better(func, local), named)
         return self._outputs(func, args, result, specs)
 
     def _tensor(self, made: Any) -> TensorValue:
@@ -470,6 +470,19 @@ def outside(s: Session) -> Iterator[None]:
     """PyTorch's switches are the compiler's own again."""
     with torch.set_grad_enabled(True), torch_private.WithoutAutocast():
         yield
+
+
+def _better(func: Any, args: list[Value]) -> tuple[Any, list[Value]]:
+    """An operator that only calls come down to, by one that the graph knows more of."""
+    found = _INSTEAD.get(func)
+    if found is None or any(not (a.is_const() and not a.value) for a in args[2:]):
+        return func, args
+    return found, args[:2]
+
+
+_aten = torch.ops.aten
+_INSTEAD = {_aten._unsafe_view.default: _aten.view.default, _aten._softmax.default: _aten.softmax.int,
+            _aten._log_softmax.default: _aten.log_softmax.int}
 
 
 def _unflattened(local: list[Value], tree: Any, s: Session) -> list[Value]:
