@@ -70,6 +70,11 @@ KINDS = {
                                "nothing needs to be done: it is called as in eager"),
     "triton-kernel": Reason("A Triton kernel of the program's own is launched in a way that is not known.",
                             "nothing needs to be done: it is launched as in eager"),
+    "collective": Reason("A collective of `torch.distributed` in a form that is no step of a graph.",
+                         "nothing needs to be done: it is called as in eager"),
+    "sharded-module": Reason("A module is called that FSDP shards (`fully_shard`): its hooks run in Python, and its "
+                             "forward is a graph of its own.",
+                             "nothing needs to be done"),
     "no-shape-rule": Reason("The shape of an operator's result is not known before it runs.", _OUTSIDE),
     "mutating-op": Reason("An operation changes a tensor in a way that the graph cannot express.",
                           "use the form that returns a new tensor"),

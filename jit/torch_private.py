@@ -393,6 +393,39 @@ def process_groups() -> Any:
     return getattr(world, "_world", None)
 
 
+# of tensors that are spread over processes; ``torch.distributed.tensor`` is imported by the program
+make_wrapper = required("Tensor._make_wrapper_subclass", "makes the stand-ins of calls with tensors of subclasses")
+no_function = required("_C._disabled_torch_function_impl", "tells which classes have a __torch_function__")
+
+
+def of_dtensors() -> types.SimpleNamespace:
+    """What is private of DTensors: the class of their specs, that of what these say of the whole, and the rules by
+    which operators are done with them."""
+    spec = importlib.import_module("torch.distributed.tensor._dtensor_spec")
+    rules = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
+    return types.SimpleNamespace(Spec=spec.DTensorSpec, Meta=spec.TensorMeta, rules=rules,
+                                 propagate=rules.sharding_propagator.propagate,
+                                 apart=frozenset(rules._custom_op_handlers) | frozenset(rules._random_ops))
+
+
+DTENSOR_SPEC, DTENSOR_PART = "_spec", "_local_tensor"  # their attributes
+
+
+def spec_of(tensor: Any) -> Any:
+    return tensor._spec
+
+
+def part_of(tensor: Any) -> torch.Tensor:
+    """What this process has of a DTensor."""
+    return tensor._local_tensor
+
+
+def coalescing() -> Any:
+    """The collectives that a context manager of torch.distributed collects to do them at once, by group; None where
+    this PyTorch does not say."""
+    return getattr(process_groups(), "pg_coalesce_state", None)
+
+
 # -- modules and optimizers ---------------------------------------------------------------------------------------
 
 COMPILED_CALL = "_compiled_call_impl"  # where a module holds what it is called by, once ``compile()`` was called

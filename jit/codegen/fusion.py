@@ -739,7 +739,8 @@ class _Fuser:
     @staticmethod
     def _delayed(order: list[Group], after: dict[int, list[Group]], stored: set[Node]) -> list:
         """The order with kernels moved to their first reader, where they make more than they free. What a backward
-        computes again from saved values could run at its very start, and would fill the memory until it is read."""
+        computes again from saved values could run at its very start, and would fill the memory until it is read. What
+        only waits for a collective goes there too, or to the end."""
         label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
         last = {}
         for k, g in enumerate(order):
@@ -748,14 +749,14 @@ class _Fuser:
         for k in reversed(range(len(order))):
             g = order[k]
             readers = after.get(id(g), ())
-            if not readers:
+            if not readers and not g.waits:
                 continue
-            first = min(label[id(d)] for d in readers)
+            first = min([label[id(d)] for d in readers], default=len(order) << _LABEL_BITS)
             made = sum(_bytes(node) for node in {m.node for m in g.members} & stored)
             freed = sum(_bytes(node) for node in g.reads if last[node] == k)
             at = bisect.bisect_left(keys, first)
             low = keys[at - 1] if at else first - (1 << _LABEL_BITS)
-            if made > freed and low != label[id(g)] and first - low > 1:
+            if (made > freed or g.waits) and low != label[id(g)] and first - low > 1:
                 keys.remove(label[id(g)])
                 label[id(g)] = (low + first) // 2
                 bisect.insort(keys, label[id(g)])

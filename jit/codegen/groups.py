@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Union
 
 from .. import devices
+from ..graph.op_info import op_info
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info
 from .indexing import FIXED, base_of, is_one, same
 from .library_calls import computed_here, device_of, returns_alias
@@ -84,6 +85,7 @@ class Group:
     each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``columns``: the roots of a group of sums over
     columns that its kernel takes along, and of what reads these sums, as a group over the same dims."""
 
+    waits = False
     __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number",
                  "calls", "lay_out", "columns")
 
@@ -144,6 +146,11 @@ class LibraryCall:
     def group(self) -> LibraryCall:
         """What it has become part of: itself, always."""
         return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether it only waits for what is under way."""
+        return self.node.op == "aten_call" and op_info(self.node.attrs["target"]).waits
 
     @property
     def may_alias(self) -> bool:

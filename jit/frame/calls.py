@@ -47,6 +47,8 @@ class Calls:
             if handler is not None:
                 self.guard_kinds(args, kwargs)
                 return self.by_table(real, lambda: handler(self.s, args, kwargs), args, kwargs)
+            if real in tables.refusals:
+                tables.refusals[real](self.s, args)
             if real in tables.forbidden:
                 why, hint = tables.forbidden[real]
                 raise Unsupported(why, hint, kind="forbidden-call")

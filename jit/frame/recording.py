@@ -15,6 +15,7 @@ from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
 from ..runtime import facts
 from . import source as src
+from . import tables
 from .tensor_guards import check_supported, guard_tensor
 from .values import batched
 from .values.base import Raised, Value
@@ -117,6 +118,8 @@ class Recording:
 
     def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """A torch callable, as the program calls it."""
+        if tables.spread_call is not None and holds_spread(self.s, (*args, *kwargs.values())):
+            return tables.spread_call(self.s, fn, args, kwargs)
         if self.s.asker.concerns(args, kwargs):
             return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
@@ -211,6 +214,11 @@ class Recording:
                 words.append(Sym(name, word, lo=-(1 << 31), hi=(1 << 31) - 1, env=env))
             self.s.set_field(value, "operand", SymFloat(*words, value.value, lambda: value.const(self.s)))
         return value.operand
+
+
+def holds_spread(s: Session, values) -> bool:
+    """Whether there is a DTensor among the arguments of a call."""
+    return any(v.is_spread or not v.is_tensor and holds_spread(s, v.nested(s) or ()) for v in values)
 
 
 def has_own_class(value) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Callable
 
 from ..errors import JitError, Unsupported
 from ..graph.journal import Journal
 from ..graph.tracer import Tracer
 from . import source as src
+from . import tables
 from .assumptions import assume_handle
 from .calls import Calls
 from .effects import Effects
@@ -62,6 +64,7 @@ class Session(Makers):
     """
 
     def __init__(self, history=None) -> None:
+        tables.fill_in(sys.modules)
         self.tracer = Tracer()
         self.guards = Guards(SizeFacts(self.tracer.env, {}, history))
         self.journal = Journal()

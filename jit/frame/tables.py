@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Callable
 
 wrappers: dict = {}           # type -> fn(s, obj, source) -> Value: how a real object of that type is represented
@@ -25,7 +26,13 @@ array_methods: dict = {}      # name of a method of arrays -> fn(s, array, args,
 marks: dict = {}              # attribute of a Python function -> as in ``codes``; the first one that it has counts
 substitutes: dict = {}        # callable -> the Python function that the program has given for it
 in_graph: set = set()         # callables that the program says are followed by running them
+refusals: dict = {}           # Python function -> fn(s, args), which may raise that a call of it is a break
 forbidden: dict = {}          # callable -> (why, hint): a recorded break
+
+
+# What calls PyTorch with DTensors among the arguments, fn(s, called, args, kwargs) -> Value; None before there are any.
+spread_call: Callable | None = None
+late: dict = {}               # name of a module -> what fills in more rows once the program has imported it
 
 
 def _register(table: dict) -> Callable:
@@ -43,11 +50,21 @@ def _register(table: dict) -> Callable:
 wrapper, new_value, on_call, on_function = (_register(wrappers), _register(new_values),
                                             _register(calls), _register(functions))
 array_rule, on_array_method = _register(array_rules), _register(array_methods)
-on_code, on_name, on_mark = _register(codes), _register(named), _register(marks)
+on_code, on_name, on_mark, on_refusal = (_register(codes), _register(named), _register(marks),
+                                         _register(refusals))
 on_method, on_tensor_attribute, on_tensor_method, on_descriptor = (
     _register(methods), _register(tensor_attributes), _register(tensor_methods), _register(descriptors))
 on_tensor_setter, on_class_descriptor, on_module_attribute = (
     _register(tensor_setters), _register(class_descriptors), _register(module_attributes))
+
+
+when_loaded = _register(late)
+
+
+def fill_in(loaded: Container[str]) -> None:
+    """Have the rows of modules that were imported since."""
+    for name in [name for name in late if name in loaded]:
+        late.pop(name)()
 
 
 def add_pure(*callables: Callable) -> None:

@@ -70,9 +70,9 @@ class Argument:
 
 
 _SIZE = (int, Dim, torch.dtype, torch.layout, torch.memory_format)
-# By the kind of an argument: what it may be. A bool is no number for most.
+# By the kind of an argument: what it may be. A bool is no number for most. "Any" is the name of a group of processes.
 _TAKEN = {"Tensor": Node, "int": _SIZE, "SymInt": _SIZE, "float": (int, float, Dim), "bool": bool, "number": NUMBER,
-          "str": str, "Generator": torch.Generator, "Device": (torch.device, str, int)}
+          "str": str, "Any": str, "Generator": torch.Generator, "Device": (torch.device, str, int)}
 
 
 class Overload:

@@ -3,7 +3,8 @@ extension's C++.
 
 A schema says nothing of what a kernel does besides: it may log, count, or send. So such a kernel runs where the program
 calls it, as often and in that order, and never while tracing, to find out a type or an error. ``TRIED`` is the one list
-of what may be run while tracing, with what ``torch.nn`` defines; all others go through ``call``.
+of what may be run while tracing, with what ``torch.nn`` defines; all others go through ``call``. Of those of
+``torch.distributed`` more is known: see ``collectives``.
 
 A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of
 its result and no gradient goes through it. All else is a break: the rewritten function calls the operator itself, so
@@ -20,7 +21,7 @@ import torch
 
 from jit import torch_private
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import aten
+from jit.graph import aten, collectives
 from jit.graph.handles import TensorHandle, to_node
 from jit.graph.sym_float import plain
 
@@ -56,6 +57,8 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
 
     Raises Unsupported where it cannot be a step of the graph.
     """
+    if collectives.is_collective(name):
+        return collectives.call(tracer, name, overload, args, kwargs)
     short = name.replace("::", ".")
 
     def refuse(why: str) -> Unsupported:

@@ -44,6 +44,7 @@ class OpInfo:
         shape, although the operator does not ask for that.
     deferrable: its result depends on the data, and it may be called when the graph has run.
     raises_late: and may then raise for other values than those that it was tried with.
+    waits: it does nothing but wait for what has been started, and gives that.
     lines_up: elementwise; PyTorch's rule for it inside torch.vmap is to line its operands up.
     takes_size: makes a tensor of a size from another one; inside torch.vmap each mapped tensor has one.
     each: of a ``_foreach_`` operator: the operator on single tensors that it stands for, where the name does not say
@@ -70,6 +71,7 @@ class OpInfo:
     backward_equal: tuple[tuple[str, int], ...] = ()
     deferrable: bool = False
     raises_late: bool = False
+    waits: bool = False
     lines_up: bool = False
     takes_size: bool = False
     each: str | None = ""
@@ -213,6 +215,7 @@ _rows("""
     softplus atan sinh cosh lerp
 """, lines_up=True)
 _rows("new_ones new_zeros", takes_size=True)
+_rows("_c10d_functional::wait_tensor", waits=True)
 _rows("_foreach_norm", each="linalg_vector_norm")
 _rows("_foreach_powsum _foreach_max", each=None)
 _rows("_foreach_addcmul _foreach_addcdiv", by_keyword=((3, "value"),))

@@ -196,6 +196,13 @@ def _gate(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype
     return types[0]
 
 
+@prim("redistributed", "gradient", lambda n, a: a[0], plain="cast", saves=NOTHING)
+def _redistributed(types: Sequence[TensorType], attrs: dict[str, Any], dtype: torch.dtype | None) -> TensorType:
+    """``y, x``: the value of y, which processes have made of x together; its gradient goes ``way`` back to x, times
+    ``factor``, and nowhere else. See ``collectives``."""
+    return types[0]
+
+
 prim("autograd_function", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``functions``
 prim("gradient", "gradient", lambda n, a: n.name, in_kernels=False)  # see ``backward``
 prim("mapped", "gradient", lambda n, a: n.name, in_kernels=False, saves=NOTHING)  # see ``maps``, and the next one

@@ -61,6 +61,7 @@ class Value:
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
     is_tensor = False
     is_array = False  # a NumPy array, or a NumPy scalar that is computed
+    is_spread = False  # a tensor of which processes have parts: see ``dtensors``
     symbolic: type | None = None  # of a number that changes between calls: int or float
     can_wait = False  # as an argument of a call that is made after the graph has run, it is what it was
     is_none = False  # not yet a fact of a value from outside

@@ -14,6 +14,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     dropout,
     formulas,
     fused_attention,
+    vjps_collectives,
     vjps_contractions,
     vjps_layers,
     vjps_library,

@@ -129,6 +129,7 @@ IValue convert(PyObject* o, const TypePtr& declared, std::optional<int> repeat) 
     }
     case TypeKind::NumberType:
     case TypeKind::ComplexType: return number(o, type);
+    case TypeKind::AnyType:  // the name of a group of processes
     case TypeKind::StringType: return IValue(as_text(o, "a string argument"));
     case TypeKind::DeviceObjType: return IValue(c10::Device(as_text(o, "a device")));
     case TypeKind::ListType: {

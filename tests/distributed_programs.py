@@ -1,0 +1,501 @@
+"""Programs of two processes, run by ``test_distributed.py``: each compares compiled code with eager's, on the CPU with
+gloo. ``python distributed_programs.py FILE`` runs all of them in one process of the group and writes what failed."""
+
+import json
+import os
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.nn.functional as F
+from torch import nn
+
+import jit
+
+CASES = {}
+
+
+def case(fn):
+    CASES[fn.__name__] = fn
+    return fn
+
+
+def same(a, b, what=""):
+    if isinstance(a, (tuple, list)):
+        assert len(a) == len(b), what
+        for x, y in zip(a, b):
+            same(x, y, what)
+    elif isinstance(a, torch.Tensor):
+        if isinstance(a, functional.AsyncCollectiveTensor):
+            a = a.trigger_wait()
+        assert type(a) is type(b), (what, type(a), type(b))
+        if hasattr(a, "to_local"):
+            assert a.placements == b.placements and a.shape == b.shape and a.stride() == b.stride(), what
+            a, b = a.to_local(), b.to_local()
+        assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride(), what
+        assert a.requires_grad == b.requires_grad, what
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda m: f"{what}: {m}")
+    else:
+        assert a == b, (what, a, b)
+
+
+def whole(fn, *arguments, grad=False, calls=2, graph=True):
+    """Compare calls of a function with eager's: results, changed arguments, gradients; and that it is one graph."""
+    compiled = jit.compile(fn, fullgraph=graph)
+    for k in range(calls):
+        theirs, ours = ([make() for make in arguments] for _ in range(2))
+        for t in (*theirs, *ours) if grad else ():
+            if isinstance(t, torch.Tensor) and t.is_floating_point():
+                t.requires_grad_()
+        want, got = fn(*theirs), compiled(*ours)
+        same(want, got, f"call {k}")
+        if grad:
+            for result in (want, got):
+                sum(r.sum() for r in (result if isinstance(result, tuple) else (result,)) if r.requires_grad).backward()
+            for a, b in zip(theirs, ours):
+                if isinstance(a, torch.Tensor):
+                    same([a.grad is None], [b.grad is None])
+                    if a.grad is not None:
+                        same(a.grad, b.grad, "gradient")
+        for a, b in zip(theirs, ours):
+            if isinstance(a, torch.Tensor):
+                same(a.detach(), b.detach(), "argument")
+
+
+def own(*shape, scale=1.0):
+    """Numbers that each process has others of."""
+    def make():
+        return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape) * scale * (dist.get_rank() + 1)
+
+    return make
+
+
+# collectives in place
+
+
+@case
+def all_reduce_in_place():
+    def f(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    whole(f, own(4))
+    whole(f, own(3, 5))
+    whole(f, lambda: own(4, 6)().t())
+    with torch.no_grad():
+        whole(f, own(2))
+
+
+@case
+def all_reduce_of_an_argument():
+    def f(x):
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        return x + 1
+
+    whole(f, own(4))
+    whole(f, lambda: own(4, 4)().t())
+
+
+@case
+def asynchronous():
+    def f(x):
+        y, z = x * 2, x + 5
+        work = dist.all_reduce(y, async_op=True)
+        z = (z @ z.t()).relu()
+        done = work.wait()
+        return y + 1, z, done
+
+    whole(f, own(4, 4))
+
+
+@case
+def gatherings():
+    def f(x):
+        n = dist.get_world_size()
+        flat, rows = x.new_empty(n * x.shape[0], *x.shape[1:]), [torch.empty_like(x) for _ in range(n)]
+        dist.all_gather_into_tensor(flat, x)
+        dist.all_gather(rows, x + 1)
+        part = x.new_empty(x.shape[0] // n, *x.shape[1:])
+        dist.reduce_scatter_tensor(part, x * 2)
+        lines = x.new_empty(x.shape)
+        dist.all_to_all_single(lines, x)
+        dist.broadcast(lines, 1)
+        return flat, rows[0] - rows[1], part, lines
+
+    whole(f, own(4))
+    whole(f, own(2, 3))
+
+
+@case
+def groups_by_argument():
+    group = dist.new_group([0, 1])
+
+    def f(x, group):
+        dist.all_reduce(x, group=group)
+        return x * dist.get_rank(group) + dist.get_world_size(group)
+
+    compiled = jit.compile(f, fullgraph=True)
+    for g in (group, None, dist.group.WORLD, group):
+        same(f(own(4)(), g), compiled(own(4)(), g))
+
+
+@case
+def constants():
+    def f(x):
+        if dist.is_initialized() and dist.is_available():
+            return x * dist.get_rank() + dist.get_world_size() + dist.group.WORLD.size() + dist.group.WORLD.rank()
+        return x
+
+    whole(f, own(4))
+
+
+@case
+def a_break_beside():
+    def f(x):
+        dist.all_reduce(x)
+        jit.graph_break()
+        dist.barrier()
+        y = x * 2
+        dist.all_reduce(y)
+        return y
+
+    whole(f, own(4), graph=False)
+
+
+@case
+def gradients_past_a_collective_in_place():
+    def f(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y * 3
+
+    whole(f, own(4), grad=True)
+
+
+# functional collectives
+
+
+@case
+def functional_forms():
+    def f(x):
+        world = dist.group.WORLD
+        a = functional.all_reduce(x * 2, "sum", world)
+        b = functional.all_gather_tensor(x, 0, world)
+        c = functional.reduce_scatter_tensor(x * 3, "sum", 0, world)
+        d = functional.all_to_all_single(x, None, None, world)
+        e = functional.all_gather_tensor(x, 1, world)
+        return a + d, b * 2, c - 1, e.sin()
+
+    def waited(x):
+        return tuple(functional.wait_tensor(r) if isinstance(r, functional.AsyncCollectiveTensor) else r for r in f(x))
+
+    whole(waited, own(4, 3))
+
+
+@case
+def functional_gradients():
+    def f(x, y):
+        world = dist.group.WORLD
+        a = functional.all_gather_tensor_autograd(x.sin(), 0, world)
+        b = functional.reduce_scatter_tensor_autograd(y * y, "sum", 0, world)
+        c = functional.all_to_all_single_autograd(x * 2, None, None, world)
+        return (a * 2).cos().sum() + (b ** 2).sum() + (c * x).sum()
+
+    whole(f, own(4, 3, scale=0.1), own(4, 2, scale=0.1), grad=True)
+
+
+@case
+def coalesced():
+    def f(x, y):
+        a, b = functional.all_reduce_coalesced([x * 2, y], "sum", dist.group.WORLD)
+        return a + 1, b * 2
+
+    def waited(x, y):
+        return tuple(r + 0 for r in f(x, y))
+
+    whole(waited, own(4), own(2, 2))
+
+
+@case
+def order_of_dead_collectives():
+    def f(x):
+        functional.all_reduce(x, "sum", dist.group.WORLD)  # nobody reads it
+        y = functional.all_reduce(x * 2, "max", dist.group.WORLD)
+        functional.all_reduce(x, "sum", dist.group.WORLD)
+        return y + 1
+
+    whole(f, own(4))
+
+
+@case
+def one_rank_compiles_alone():
+    """A process that compiles anew does not keep the other one from anything but the collectives."""
+    def f(x):
+        y = x.sin()
+        dist.all_reduce(y)
+        return y.sum()
+
+    compiled = jit.compile(f, fullgraph=True, dynamic=False)
+    for n in (4, 8, 4, 16):
+        size = n if dist.get_rank() == 0 else 4  # the same bytes below: only the shapes around differ
+        def g(x, size=size):
+            return compiled(x.reshape(-1)[:4] + size)
+        same(g(torch.ones(size)), f(torch.ones(size).reshape(-1)[:4] + size))
+
+
+# data parallel
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def gradients_of(step, model, rounds=3, context=None):
+    found = []
+    for k in range(rounds):
+        model.zero_grad()
+        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * k + dist.get_rank()))
+        with context(k) if context else torch.enable_grad():
+            loss = step(model, x)
+            loss.backward()
+        found.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
+    return found
+
+
+@case
+def data_parallel():
+    import contextlib
+
+    def step(model, x):
+        return model(x).square().mean()
+
+    for context in (None, "no_sync"):
+        results = []
+        for how in ("eager", "inside", "outside", "step"):
+            model = small()
+            ddp = nn.parallel.DistributedDataParallel(jit.compile(model) if how == "inside" else model)
+            called = jit.compile(ddp) if how == "outside" else ddp
+            taken = jit.compile(step) if how == "step" else step
+            scope = (lambda k: ddp.no_sync() if k == 1 else contextlib.nullcontext()) if context else None
+            results.append(gradients_of(lambda _, x: taken(called, x), model, context=scope))
+        for other in results[1:]:
+            for (a, ga), (b, gb) in zip(results[0], other):
+                same(a, b, "loss")
+                same(ga, gb, "gradients")
+
+
+# sharded modules
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Blocks(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(Block() for _ in range(count))
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def sharded(count, compile_):
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = Blocks(count)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    called = compile_(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for k in range(4):
+        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(10 * k + dist.get_rank()))
+        loss = called(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        found.append((loss.detach(), [p.grad.full_tensor() for p in model.parameters()]))
+        optimizer.step()
+    return found
+
+
+@case
+def fully_sharded():
+    for count in (2, 10):
+        same(sharded(count, lambda m: m), sharded(count, jit.compile))
+
+
+@case
+def fully_sharded_blocks_are_graphs():
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = Blocks(10)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    called = jit.compile(model)
+    for _ in range(3):
+        called(torch.ones(6, 8)).sum().backward()
+    before = jit.compile_count()
+    assert before >= 3, f"{before} graphs"
+    called(torch.ones(6, 8)).sum().backward()
+    assert jit.compile_count() == before, "compiled again"
+
+
+# tensors that are spread
+
+
+def mesh():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+
+
+@case
+def redistributions():
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    m = mesh()
+    kinds = (Replicate(), Shard(0), Shard(1), Partial())
+    for source in kinds:
+        for target in kinds[:3]:
+            def f(x, source=source, target=target):
+                spread = DTensor.from_local(x, m, [source], run_check=False)
+                return (spread.redistribute(m, [target]).to_local() * 2).sin()
+
+            # A whole tensor is the same one everywhere.
+            made = (lambda: torch.arange(16.0).view(4, 4)) if source == Replicate() else own(4, 4)
+            whole(f, made, grad=True)
+
+
+@case
+def operators_on_spread_tensors():
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    m = mesh()
+
+    def f(x, w):
+        a = DTensor.from_local(x, m, [Replicate()], run_check=False)
+        b = DTensor.from_local(w, m, [Shard(0)], run_check=False)
+        y = F.linear(a, b)
+        y = F.silu(y) * y + 1
+        return (y @ y.t()).redistribute(m, [Replicate()]).to_local(), y.sum().full_tensor()
+
+    whole(f, lambda: torch.arange(12.0).view(3, 4) / 10, own(2, 4, scale=0.1), grad=True)
+
+
+@case
+def results_are_spread():
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    m = mesh()
+    x = distribute_tensor(torch.arange(32.0).view(8, 4), m, [Shard(0)])
+    f = lambda t: (t * 2, t.sin().sum(1))  # noqa: E731
+    compiled = jit.compile(f, fullgraph=True)
+    for _ in range(2):
+        same(f(x), compiled(x))
+    y, z = (distribute_tensor(torch.arange(32.0).view(8, 4), m, [Shard(0)]).requires_grad_() for _ in range(2))
+    f(y)[0].sum().full_tensor().backward()
+    compiled(z)[0].sum().full_tensor().backward()
+    assert type(z.grad) is DTensor
+    same(y.grad.full_tensor(), z.grad.full_tensor())
+    other = distribute_tensor(torch.arange(32.0).view(8, 4), m, [Shard(1)])  # is compiled anew
+    same(f(other), compiled(other))
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.gate, self.up = nn.Linear(8, 16, bias=False), nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x):
+        x = self.norm(x)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def parallel(plan, compile_, make=MLP):
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    model = parallelize_module(make(), mesh(), plan())
+    called = compile_(model)
+    found = []
+    for k in range(3):
+        x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(k)).requires_grad_()
+        model.zero_grad()
+        y = called(x)
+        y.square().mean().backward()
+        found.append((y.detach(), x.grad, [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad
+                                           for p in model.parameters()]))
+    return found
+
+
+def _plan():
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    return {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+def _sequence_plan():
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel, PrepareModuleInput, PrepareModuleOutput, RowwiseParallel, SequenceParallel,
+    )
+
+    del PrepareModuleOutput
+    return {"": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)),
+            "norm": SequenceParallel(), "gate": ColwiseParallel(input_layouts=Shard(1)),
+            "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()}
+
+
+@case
+def tensor_parallel():
+    same(parallel(_plan, lambda m: m), parallel(_plan, lambda m: jit.compile(m, fullgraph=True)))
+
+
+@case
+def sequence_parallel():
+    same(parallel(_sequence_plan, lambda m: m), parallel(_sequence_plan, lambda m: jit.compile(m, fullgraph=True)))
+
+
+def main(file):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    wanted, failed = sys.argv[2:], {}
+    for name, run in CASES.items():
+        if wanted and name not in wanted:
+            continue
+        try:
+            run()
+        except Exception:
+            # The other process may be at another collective by now: there is no way to go on.
+            failed[name] = traceback.format_exc()
+            with open(file, "w") as f:
+                json.dump(failed, f)
+            print(failed[name], flush=True)
+            os._exit(1)
+        jit.reset()
+        print("done", name, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,65 @@
+"""Two processes with gloo on the CPU: see ``distributed_programs.py``. They are killed if one hangs."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 240  # far more than it takes
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
+
+
+def names() -> list[str]:
+    text = (HERE / "distributed_programs.py").read_text()
+    return [part.split("(")[0].strip() for part in text.split("@case\ndef ")[1:]]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """What failed in each process: {name of a program: the traceback}."""
+    folder = tmp_path_factory.mktemp("distributed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running, logs, files = [], [], [folder / f"{rank}.json" for rank in range(2)]
+    for rank, file in enumerate(files):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                   OMP_NUM_THREADS="1", JIT_STRICT="1",
+                   PYTHONPATH=os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")]))
+        logs.append(open(folder / f"{rank}.log", "w+"))  # noqa: SIM115
+        running.append(subprocess.Popen([sys.executable, str(HERE / "distributed_programs.py"), str(file)], env=env,
+                                        stdout=logs[-1], stderr=subprocess.STDOUT))
+    stop = time.monotonic() + SECONDS
+    try:
+        while any(p.poll() is None for p in running) and time.monotonic() < stop:
+            if any(p.poll() for p in running):
+                time.sleep(2)  # the other one has lost its partner
+                break
+            time.sleep(0.1)
+    finally:
+        for p in running:
+            p.kill()
+            p.wait()
+    texts = []
+    for log in logs:
+        log.seek(0)
+        texts.append(log.read())
+        log.close()
+    found = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+    return found, texts
+
+
+@pytest.mark.parametrize("name", names())
+def test_program(outcome, name):
+    found, texts = outcome
+    for rank, (failed, text) in enumerate(zip(found, texts)):
+        assert name not in failed, f"process {rank}:\n{failed[name]}"
+        assert f"done {name}" in text, f"process {rank} did not come to its end:\n{text[-4000:]}"
