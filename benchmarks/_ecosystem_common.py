@@ -1,8 +1,8 @@
 """What the rows of benchmarks/ecosystem.py are made of: a registry, the comparison with eager, and training helpers.
 
 A row is a function ``build(device, wrap) -> run``. It makes models and inputs from a fixed seed, gives what a user
-would compile to ``wrap`` (the compiler, or nothing for eager), and returns ``run(i)``: the i-th of ``VARIED`` calls with
-inputs that differ in size or values, which returns what has to be eager's, gradients and changed state included.
+would compile to ``wrap`` (the compiler, or nothing for eager), and returns ``run(i)``: the i-th of ``VARIED`` calls
+with inputs that differ in size or values, which returns what has to be eager's, gradients and changed state included.
 """
 
 from __future__ import annotations

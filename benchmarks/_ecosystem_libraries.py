@@ -514,7 +514,7 @@ def torchrl_ppo(device, wrap):
     from tensordict import TensorDict
     from tensordict.nn import TensorDictModule
     from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
-    from torchrl.modules.tensordict_module.actors import NormalParamExtractor
+    from tensordict.nn import NormalParamExtractor
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 

@@ -490,10 +490,12 @@ def jagged(device, wrap):
 def masks(device, wrap):
     def call(x, mask):
         rows = x[mask.any(1)]
-        return rows.sum(), torch.where(mask, x, 0).sum(1) / mask.sum(1).clamp(min=1), x.masked_fill(~mask, -1e9).softmax(-1)
+        mean = torch.where(mask, x, 0).sum(1) / mask.sum(1).clamp(min=1)
+        return rows.sum(), mean, x.masked_fill(~mask, -1e9).softmax(-1)
 
     program = wrap(call)
-    return inferring(lambda i: program(normal(device, 16 + i, 32, seed=i), normal(device, 16 + i, 32, seed=i + 50) > 1.5))
+    return inferring(lambda i: program(normal(device, 16 + i, 32, seed=i),
+                                       normal(device, 16 + i, 32, seed=i + 50) > 1.5))
 
 
 _library: list = []

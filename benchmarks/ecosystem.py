@@ -1,13 +1,14 @@
 """What people build on PyTorch: one row per pattern and per library, in eager, torch.compile and jit.
 
 Each row under each compiler is a process of its own, with empty kernel caches, so that a crash or a hang costs one row.
-It runs the program three times with the same inputs, then with eleven others that differ in size or values, and compares all
-that comes out with eager's: results, gradients, changed parameters, strides, dtypes. Then eager and the compiler are timed in turn in the same
-process.
+It runs the program three times with the same inputs, then with eleven others that differ in size or values, and
+compares all that comes out with eager's: results, gradients, changed parameters, strides, dtypes. Then eager and the
+compiler are timed in turn in the same process.
 
 Columns: graphs and breaks of the first call; compiles, the most of any one function over the twelve inputs; seconds of
-the first call, all compiling included; milliseconds per call with the same inputs, and speed over eager, then with the twelve inputs in turn, speed over
-eager; whether the results are eager's. A library that cannot be imported is "not installed".
+the first call, all compiling included; milliseconds per call with the same inputs, and speed over eager, then with the
+twelve inputs in turn, speed over eager; whether the results are eager's. A library that cannot be imported is "not
+installed".
 
     ecosystem.py --compilers jit             without torch.compile, which takes most of the time
     ecosystem.py --only torch_geometric      rows whose names contain one of these, comma-separated
@@ -247,7 +248,7 @@ def summary(saved, names):
                         behind.append(n)
             print(f"  {len(behind)} of {compared} slower than torch.compile{': ' if behind else ''}{'; '.join(behind)}")
         ratios = [r["eager_ms"] / r["ms"] for r in mine.values() if "ms" in r and state(r) == "ok"]
-        print(f"  {harness.geomean(ratios):.2f}x eager's speed (geometric mean of the {len(ratios)} rows that are right)")
+        print(f"  {harness.geomean(ratios):.2f}x eager's speed (geometric mean of {len(ratios)} rows that are right)")
     return failed
 
 

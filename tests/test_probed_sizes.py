@@ -1,6 +1,7 @@
 """Library calls without a type rule compile once for all sizes: what they give is learned by calls at several sizes."""
 
 import collections
+import functools
 
 import pytest
 import torch
@@ -91,3 +92,44 @@ def test_a_tuple_backwards():
 
     x = R(4, 3)
     assert torch.equal(jit.compile(f, fullgraph=True)(x), f(x))
+
+
+@functools.lru_cache(64)
+def cached_plan(shape, k):
+    return [n * k for n in shape], {0: shape[0]}
+
+
+def kept(x):
+    return x + 1, cached_plan(x.shape, 2)[0]
+
+
+def changed(x):
+    sizes, _ = cached_plan(x.shape, 2)
+    sizes.append(1)
+    return x + len(sizes)
+
+
+def only_read(x):
+    sizes, first = cached_plan(x.shape, 2)
+    return x.repeat(2, 2).reshape(sizes[0], -1) + first[0]
+
+
+def test_a_cached_function_of_sizes_is_followed():
+    def make(n):
+        cached_plan.cache_clear()
+        return (R(n, 3),)
+
+    assert compiles(only_read, make) == 2
+
+
+def test_what_a_cached_function_gives_is_one_object():
+    compiled = jit.compile(kept)
+    for n in (4, 5, 6):
+        assert compiled(R(n, 3))[1] is cached_plan((n, 3), 2)[0]
+    ours, theirs = [], []
+    compiled = jit.compile(changed)
+    for fn, results in ((compiled, ours), (changed, theirs)):
+        cached_plan.cache_clear()
+        for n in (4, 5, 6, 6, 5):
+            results.append(fn(torch.ones(n, 3)))
+    assert all(map(torch.equal, ours, theirs))

@@ -393,11 +393,13 @@ class Emitter:
         self.cmd("build_tuple", len(values))
 
     def build_list(self, value: ListValue) -> None:
+        value.not_shared()
         for v in value.elements:
             self.load(v)
         self.cmd("build_list", len(value.elements))
 
     def build_dict(self, value: DictValue) -> None:
+        value.not_shared()
         for k, v in value.entries.values():
             self.load(k)
             self.load(v)

@@ -59,8 +59,9 @@ class Session(Makers):
         trial: while a cached function is tried: what the ones it calls gave; see ``library.cached_functions``.
         calls_made: [cached function, key, whether this attempt has come to it] that were made while capturing.
         unbroken: whether a break is an error.
-        inner_gradients, uncertain, assuming: what is allowed at first, and not at another attempt where it went wrong:
-            gradients inside; calls that may raise deferred until the graph has run; assumptions.
+        inner_gradients, uncertain, assuming, following: what is allowed at first, and not at another attempt where it
+            went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions; cached
+            functions followed (``library.cached_functions``).
     """
 
     def __init__(self, history=None) -> None:
@@ -89,7 +90,7 @@ class Session(Makers):
         self.guesses, self.unsteady, self.assumption = (), None, None
         self.trial, self.calls_made = None, []
         self.unbroken = False
-        self.inner_gradients = self.uncertain = self.assuming = True
+        self.inner_gradients = self.uncertain = self.assuming = self.following = True
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside
         self.tracer.assume = functools.partial(assume_handle, self)

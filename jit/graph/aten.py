@@ -286,8 +286,9 @@ _meta_cache = Recent(4096)
 def types_by_probe(o: Overload, values: list[object]) -> tuple:
     """What a run of the overload on meta tensors says, or several runs where sizes are symbolic; these are specialised
     where that does not tell. Returns (result types, values, shared), see ``shared``."""
-    types = learned(values, lambda plain: _by_plain_sizes(o, plain)) if next(dims_of(values), None) is not None else None
-    shown = None
+    types = shown = None
+    if next(dims_of(values), None) is not None:
+        types = learned(values, lambda plain: _by_plain_sizes(o, plain))
     if types is None:
         values = _static(values)
         types, shown = _by_plain_sizes(o, values)

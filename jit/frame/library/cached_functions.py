@@ -4,6 +4,9 @@ What such a function gives is an object that lives in its cache. An entry of the
 object from outside, with guards on what is used of it; the call itself is made again by the emitted code, so that hits
 are counted and the order of use is kept. Where there is no entry yet and nothing of the program is pending that the
 call could see or be seen by, it is made while capturing, which is when eager would make it.
+
+A call with sizes that change from call to call is followed instead, as that of any function, since there is an entry
+for each of them. That is taken back where it has effects, or the program changes or keeps a list or dict that it gives.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ import torch
 from ...errors import Unsupported
 from ...runtime import facts, names, native
 from .. import source as src
+from ..assumptions import Reconsider
 from ..decode import decode
 from ..states import grad_mode
 from ..tables import on_descriptor, on_method
 from ..values.base import lookup
 from ..values.constant import Constant
+from ..values.containers import ContainerValue
 from ..values.functions import MethodValue
 from ..values.objects import ObjectValue
 from .records import write_record
@@ -109,8 +114,8 @@ def real_argument(s: Session, value: Value) -> object:
     itself what it equals."""
     if type(value) is Constant or value.symbolic is int or value.is_code and not value.is_function:
         return value.const(s) if value.is_const() else value.pin(s)
-    if value.builtin is tuple and value.cls is tuple:
-        return tuple(real_argument(s, v) for v in value.load(s))
+    if value.builtin is tuple and value.cls in (tuple, torch.Size):
+        return value.cls(real_argument(s, v) for v in value.load(s))
     if value.is_function and value.obj is not None:
         return value.pin_object(s)
     if value.is_object and value.obj is not None and value.builtin is not tuple:
@@ -142,6 +147,8 @@ def cached_call(s: Session, cached: ObjectValue, args: list[Value], kwargs: dict
         return in_trial(s, inner, args, kwargs)
     if not kwargs and only_logs(s, function, inner, args, kwargs):
         return Constant(None)
+    if s.following and any(map(is_symbolic, (*args, *kwargs.values()))):
+        return followed(s, inner, args, kwargs)
     call = Call(s, function, inner, args, kwargs)
     found = call.stored()
     if found is not None:
@@ -233,6 +240,32 @@ class Call:
         if attempt.effects or after != before:
             raise self.unsupported("has effects, which happen when its cache has no entry")
         return value
+
+
+def is_symbolic(value: Value) -> bool:
+    """Whether an argument is, or is a tuple that holds, an integer that changes from call to call."""
+    if value.symbolic is int:
+        return True
+    return value.builtin is tuple and not value.is_untouched and any(map(is_symbolic, value.elements))
+
+
+def followed(s: Session, inner: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What a call gives that is followed and not looked up."""
+    before = state_of_inputs(s)
+    with s.speculate(raises=True) as attempt:
+        value = s.wrap_raw(inner).call(s, args, kwargs)
+    if attempt.went_through and not attempt.effects and state_of_inputs(s) == before:
+        share(s, value)
+        return value
+    raise Reconsider("following")
+
+
+def share(s: Session, value: Value) -> None:
+    """Note of the containers that a result consists of that in eager all callers are given the same ones."""
+    if isinstance(value, ContainerValue) and value.obj is None and value.source is None and not value.shared:
+        s.set_field(value, "shared", True)
+        for part in value.nested(s) or ():
+            share(s, part)
 
 
 def in_trial(s: Session, inner, args: list[Value], kwargs: dict[str, Value]):

@@ -71,8 +71,8 @@ def wrap_builtin(s: Session, obj: Callable, source: Source | None) -> Value:
 
 
 def _descriptor_of(method: Callable, cls: type) -> object:
-    """What a method in C is in the class of its object, where an attribute of that name is another one: ``super().append``
-    of a list that has its own; else None."""
+    """What a method in C is in the class of its object, where an attribute of that name is another one:
+    ``super().append`` of a list that has its own; else None."""
     found = [c.__dict__[method.__name__] for c in cls.__mro__ if method.__name__ in c.__dict__]
     if not found or type(found[0]) in (types.MethodDescriptorType, types.WrapperDescriptorType):
         return None

@@ -13,6 +13,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import messages
 from .. import source as src
+from ..assumptions import Reconsider
 from ..protocols import iterate, rich_compare, same_or_equal
 from .base import Raised, Value, is_made_by_program, type_name
 from .c_methods import METHODS, arity, refuse_arguments
@@ -36,6 +37,7 @@ class ContainerValue(ObjectValue):
 
     builtin: type = object
     is_data = True
+    shared = False  # whether it stands for one that a cached function gives to whoever calls it
 
     def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = METHODS.get((raw.__objclass__, raw.__name__))
@@ -152,8 +154,14 @@ class ContainerValue(ObjectValue):
         """The comparison of the builtin class."""
         return None
 
+    def not_shared(self) -> None:
+        """It is changed, or made for the program to keep: then it has to be the one that all callers are given."""
+        if self.shared:
+            raise Reconsider("following")
+
     def changed(self, s: Session, fn: object, args: list[Value]) -> None:
         """Log a change, made by calling the C function ``fn`` on the real object."""
+        self.not_shared()
         if self.obj is not None:
             s.heap.touch(self)
             s.effect(fn, [self, *args])
