@@ -2,9 +2,10 @@
 and the entry is left to eager where that is faster.
 
 A break costs a call of Python's and the facts of what goes on behind it, so a program that breaks at every step may
-gain less in its kernels than that. Nothing tells it beforehand but the clock. Only calls that the program makes anyway are
-timed: a few of them run in eager, which gives the same. They are not compared while anything is still being compiled,
-nor where random numbers are drawn, which are not eager's (``config.fallback_random``): one seed gives one result.
+gain less in its kernels than that. Nothing tells it beforehand but the clock. Only calls that the program makes anyway
+are timed: a few of them run in eager, which gives the same. They are not compared while anything is still being
+compiled, nor where random numbers are drawn, which are not eager's (``config.fallback_random``): one seed gives one
+result.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class Trial:
         if self.quiet <= QUIET:
             return
         self.times[eager].append(took)
-        self.grad |= any(isinstance(t, torch.Tensor) and t.requires_grad for t in torch_private.pytree.tree_iter(result))
+        leaves = torch_private.pytree.tree_iter(result)
+        self.grad |= any(isinstance(t, torch.Tensor) and t.requires_grad for t in leaves)
         if eager:
             self.judge()
 
