@@ -20,7 +20,7 @@ from ...graph import layout
 from ...graph.collectives import REDUCTIONS
 from ...runtime import facts
 from .. import source as src
-from ..tables import add_forbidden, on_call, on_descriptor, on_function
+from ..tables import add_forbidden, on_call, on_descriptor, on_function, wrapper
 from ..values import batched
 from ..values.base import Raised
 from ..values.constant import Constant
@@ -106,6 +106,11 @@ def _answered(*functions: Callable) -> None:
                 raise Raised(s.exception(error)) from None
 
 
+def _in_c(method: Any) -> Callable:
+    """The function behind a method of pybind11's, which some versions wrap into an object that is no key of a table."""
+    return getattr(method, "__func__", method)
+
+
 def _of_group(method: Callable) -> None:
     """Register a method of a group, in C, that says something constant."""
     @on_call(method)
@@ -121,7 +126,7 @@ if dist.is_available():
         _of_group(getattr(dist.ProcessGroup, _name))
     for _name in ("group_name", "group_desc", "bound_device_id"):
         if _name in vars(dist.ProcessGroup):
-            _of_group(vars(dist.ProcessGroup)[_name].fget)
+            _of_group(_in_c(vars(dist.ProcessGroup)[_name].fget))
     _mesh = dist.device_mesh.DeviceMesh
     _answered(_mesh.get_rank, _mesh.get_local_rank, _mesh.size, _mesh.get_coordinate)
 
@@ -132,6 +137,10 @@ if dist.is_available():
         return s.wrap(found, src.Const(found, "the group of a mesh"))
 
     _KNOWN = {getattr(dist.ProcessGroup, name) for name in ("rank", "size", "name")}
+
+    @wrapper(type(vars(dist.ProcessGroup)["rank"]))
+    def wrap_method_in_c(s: Session, obj: Any, source: src.Source | None) -> Value:
+        return s.wrap(obj.__func__, src.GetAttr(source, "__func__") if source is not None else None)
 
     @on_descriptor(type(vars(dist.ProcessGroup)["rank"]))
     def method_of_group(s: Session, value: Value, raw: Any, name: str, cls: type) -> Value:
