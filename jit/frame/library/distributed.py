@@ -123,7 +123,7 @@ if dist.is_available():
               dist.get_process_group_ranks, dist.get_backend, dist.is_backend_available, dist.is_nccl_available,
               dist.is_gloo_available)
     for _name in ("rank", "size", "name"):
-        _of_group(getattr(dist.ProcessGroup, _name))
+        _of_group(_in_c(getattr(dist.ProcessGroup, _name)))
     for _name in ("group_name", "group_desc", "bound_device_id"):
         if _name in vars(dist.ProcessGroup):
             _of_group(_in_c(vars(dist.ProcessGroup)[_name].fget))
@@ -136,7 +136,7 @@ if dist.is_available():
         found = _mesh.get_group(*(known(s, a) for a in args), **{k: known(s, v) for k, v in kwargs.items()})
         return s.wrap(found, src.Const(found, "the group of a mesh"))
 
-    _KNOWN = {getattr(dist.ProcessGroup, name) for name in ("rank", "size", "name")}
+    _KNOWN = {_in_c(getattr(dist.ProcessGroup, name)) for name in ("rank", "size", "name")}
 
     @wrapper(type(vars(dist.ProcessGroup)["rank"]))
     def wrap_method_in_c(s: Session, obj: Any, source: src.Source | None) -> Value:
