@@ -53,6 +53,18 @@ def test_left_to_eager():
     assert time.perf_counter() - start < PAUSE
 
 
+@pytest.mark.parametrize("made", [tuple, list, lambda parts: dict(enumerate(parts))])
+def test_results_of_any_kind(made):
+    def several(x):
+        y = slow_compiled(x)
+        return made((y, x + 2))
+
+    compiled, x = jit.compile(several), torch.randn(4)
+    for found in _calls(compiled, x):
+        torch.testing.assert_close(found, made(((x + 1) * 2, x + 2)))
+    assert all(e.target is None and e.trial is None for e in compiled.entries)
+
+
 def test_stays_compiled():
     compiled, x = jit.compile(slow_eager), torch.randn(4)
     for found in _calls(compiled, x):

@@ -49,15 +49,16 @@ def _now() -> float:
 
 
 def _may_time() -> bool:
-    """Whether calls can be timed here: no GPU work is being recorded, and eager's memory is sure to be there."""
-    if torch.are_deterministic_algorithms_enabled():
-        return False
+    """Whether a call can be timed here: not while GPU work is being recorded."""
+    return not (torch.are_deterministic_algorithms_enabled() or _on_gpu() and torch.cuda.is_current_stream_capturing())
+
+
+def _has_room() -> bool:
+    """Whether eager's memory is sure to be there: the GPU has as much again as the program has taken so far."""
     if not _on_gpu():
         return True
-    if torch.cuda.is_current_stream_capturing():
-        return False
-    free, total = torch.cuda.mem_get_info()
-    return 2 * torch.cuda.max_memory_allocated() < free + torch.cuda.memory_reserved() and total > 0
+    free, _ = torch.cuda.mem_get_info()
+    return 2 * torch.cuda.max_memory_allocated() < free + torch.cuda.memory_reserved()
 
 
 class Trial:
@@ -83,6 +84,9 @@ class Trial:
         if not _may_time():
             return None
         self.eager = self.quiet > QUIET and len(self.times[True]) < len(self.times[False])
+        if self.eager and not _has_room():
+            self.entry.trial = self.eager = None
+            return None
         self.before = self.compiled(), _random_states()
         self.start = _now()
         return self.eager

@@ -307,7 +307,7 @@ PyObject* tried(const Original& original, PyObject* result) {
   result = settle(result);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  Ref told = Ref::steal(PyObject_CallMethod(original.trial.get(), "end", "O", result ? result : Py_NotImplemented));
+  Ref told = Ref::steal(PyObject_CallMethod(original.trial.get(), "end", "(O)", result ? result : Py_NotImplemented));
   if (!told) PyErr_WriteUnraisable(original.trial.get());
   PyErr_Restore(type, value, traceback);
   return result;
