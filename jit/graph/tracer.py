@@ -67,7 +67,7 @@ class Tracer:
         inputs: handles of the graph inputs, in order.
         autocast: device type -> dtype, where autocast is on at this point of the program.
         needs_grad: whether eager would have recorded any of the operations for autograd.
-        inner_leaf: whether the program made a tensor that requires grad, which is no input.
+        inner_leaf: whether the program made a constant that requires grad. (``inner_leaves``: results that were made to)
         regions: of inputs that share memory (memory.Region).
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then
