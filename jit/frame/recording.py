@@ -16,7 +16,7 @@ from ..graph.sym_float import SymFloat, to_words
 from ..runtime import facts
 from . import source as src
 from .tensor_guards import check_supported, guard_tensor
-from .values import batched
+from .values import batched, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -140,6 +140,8 @@ class Recording:
 
     def record(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """Record a torch callable."""
+        if any(v.is_read for v in args):
+            args = read_numbers.operands(self.s, fn, args)
         takes = self.s.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
