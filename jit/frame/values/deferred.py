@@ -72,7 +72,7 @@ class Deferred(Value):
         raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
-    concat = repeat = index = needed
+    concat = repeat = index = const = needed
 
     @property
     def is_read(self) -> bool:
