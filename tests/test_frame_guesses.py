@@ -94,8 +94,10 @@ def test_modules_and_gradients():
             assert torch.allclose(a, b)
 
 
-@pytest.mark.parametrize("read", [lambda x, n: 1 if x.sum().item() > 0 else 2, lambda x, n: "more" if x.sum() > n else "less",
-                                  lambda x, n: list(range(int(x.argmax()))), lambda x, n: 4 if (x[0] * n).long().item() == 0 else 5,
+@pytest.mark.parametrize("read", [lambda x, n: 1 if x.sum().item() > 0 else 2,
+                                  lambda x, n: "more" if x.sum() > n else "less",
+                                  lambda x, n: list(range(int(x.argmax()))),
+                                  lambda x, n: 4 if (x[0] * n).long().item() == 0 else 5,
                                   lambda x, n: torch.arange(100).add(n).tolist()[3]])
 def test_what_depends_on_floats_or_is_long_is_not_guessed(read):
     compiled, captured = captures_of(read)

@@ -69,7 +69,8 @@ class ContainerValue(ObjectValue):
         return self.plain_length(s)
 
     def backwards(self, s: Session) -> Value:
-        if self.by_class(s, "__reversed__") or self.cls is not self.builtin and not self.has_special(s, "__reversed__"):
+        if self.by_class(s, "__reversed__") or self.cls not in (self.builtin, torch.Size) and not self.has_special(
+                s, "__reversed__"):
             return super().backwards(s)
         return self.plain_backwards(s)
 
