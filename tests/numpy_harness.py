@@ -55,7 +55,7 @@ def same(expected, found):
 
 
 def memory(value):
-    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dtype is not torch.bfloat16:
         return value.detach().numpy()
     return value if isinstance(value, np.ndarray) else None
 

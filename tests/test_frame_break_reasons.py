@@ -101,7 +101,7 @@ def _(x):
 
 @breaks("data-dependent-value")
 def _(x):
-    return x * x.sum().item()  # here
+    return x * round(x.sum().item())  # here
 
 
 @breaks("data-dependent-shape")

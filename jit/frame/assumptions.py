@@ -3,8 +3,8 @@ operators whose result has another size, or that raise, for unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises. Graphs that change their inputs or draw random numbers
-cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
+done in eager instead, which raises what the program raises. What a graph has drawn from PyTorch's own generators is put
+back before. Graphs that change their inputs cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
 quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
 """
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..devices import backend
+from ..graph.nested import holds
 from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
@@ -107,7 +109,30 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     return wanted if assume(frame.s, tensor, wanted) else None
 
 
-def check(graph) -> None:
-    """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
-    if any(o.mutates is not None for o in graph.outputs) or not all(n.repeatable for n in graph.nodes):
+def check(graph) -> tuple:
+    """The generators that a graph draws from, whose states an eager run of the same call wants back. Raises Reconsider
+    for a graph that cannot be followed by one."""
+    draws = [n for n in graph.nodes if not n.repeatable]
+    if any(o.mutates is not None for o in graph.outputs) or any(
+            n.op == "aten_call" and (not n.attrs["target"].startswith("aten::") or holds(torch.Generator, list(n.attrs.values())))
+            for n in draws):
         raise Reconsider
+    return tuple({id(g): g for g in (_generator(t.device) for n in draws for t in n.types)}.values())
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    found = backend(device)
+    generators = found.generators()
+    if generators is None:
+        raise Reconsider
+    return generators[found.current().index or 0 if device.index is None else device.index]
+
+
+def states_of(generators: tuple) -> list[torch.Tensor]:
+    return [g.get_state() for g in generators]
+
+
+def put_back(generators: tuple, states: list[torch.Tensor]) -> None:
+    """Have generators give again what they have given."""
+    for g, state in zip(generators, states):
+        g.set_state(state)

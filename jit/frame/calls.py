@@ -23,6 +23,7 @@ from .values.sets import SetValue
 from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue
+from .values.read_numbers import FUNCTIONS as READ_FUNCTIONS
 from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout, is_static_function
 
 if TYPE_CHECKING:
@@ -148,10 +149,14 @@ class Calls:
         """Guard the types of arguments: what implements the C function ``fn`` asks of which class a value is, or
         whether it is None."""
         for value in (*args, *kwargs.values()):
-            if type(value) is Deferred and not only_keeps(fn):
+            if type(value) is Deferred and not only_keeps(fn) and not (value.is_read and self.takes_read(fn)):
                 value.needed()
             if value.source is not None:
                 value.pytype(self.s)
+
+    def takes_read(self, fn: object) -> bool:
+        """Whether a function may be given a number that is read off a tensor."""
+        return fn in READ_FUNCTIONS or self.s.tracer.supports(fn)
 
     def call_builtin(self, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a C function."""

@@ -280,8 +280,7 @@ class Capture:
                              "collected",
                              "run it to its end, or close() it", kind="iterator-escapes")
         if s.assumption is not None:
-            self.doubt = assumptions.Doubt()
-            e.require(s.assumption, self.doubt)
+            e.graph_output(s.assumption)
         check = guesses.require(e, s)
         recorded = results.recorded_writes(s.tracer)
         if recorded and s.assumption is not None:
@@ -310,7 +309,8 @@ class Capture:
         if s.tracer.inner_gradients:
             graph = self.with_gradients(graph, gradient is not None)
         if s.assumption is not None:
-            assumptions.check(graph)
+            self.doubt = assumptions.Doubt()
+            e.require(s.assumption, self.doubt, assumptions.check(graph))
         repeatable = (not e.blocks[WRITE_BACK] and not any(o.mutates is not None for o in graph.outputs)
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.

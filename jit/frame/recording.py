@@ -17,7 +17,7 @@ from ..runtime import facts
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_tensor
-from .values import batched
+from .values import batched, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -149,6 +149,8 @@ class Recording:
         if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
             made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             return made.call_method(self.s, "requires_grad_")
+        if any(v.is_read for v in args):
+            args = read_numbers.operands(self.s, fn, args)
         takes = self.s.tracer.takes_sym_floats(fn)
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}

@@ -168,6 +168,8 @@ for _name in dir(math):
             else:
                 # Any list is refused with the same words.
                 args = [Constant([]) if a.builtin is list and a.pytype(s) is list else a for a in args]
+            if args and args[0].is_read:
+                return args[0].of_floats(s, fn, args)
             if fn in FUNCTIONS and not kwargs and any(a.symbolic for a in args):
                 result = compute(s, fn, args)
                 if result is not None:

@@ -60,6 +60,7 @@ class Value:
     handled: Value | None = None  # of what PUSH_EXC_INFO has left on a stack: the exception handled from there on
     is_numeric = False  # a number or a tensor: what PyTorch's operators take beside a tensor
     is_tensor = False
+    is_read = False  # a number that is read off a tensor after the graph has run
     is_array = False  # a NumPy array, or a NumPy scalar that is computed
     is_spread = False  # a tensor of which processes have parts: see ``dtensors``
     symbolic: type | None = None  # of a number that changes between calls: int or float

@@ -22,6 +22,7 @@ from ...graph.dims import Dim, hint
 from ...graph.op_info import op_info
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
+from . import read_numbers
 from .base import Value
 from ..states.grad_mode import GRAD_MODE
 from .constant import Constant
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ...graph.dims import IntExpr
     from ...graph.handles import TensorHandle
     from ..emit import Emitter
-    from ..operators import Binary
+    from ..operators import Binary, Comparison, Unary
     from ..session import Session
 
 KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rule"))
@@ -54,6 +55,9 @@ class Deferred(Value):
     its type and, for a tuple, its length tell something. ``error`` is what needing the value now raises; ``may_raise``:
     whether the call may for other values than those that it was tried with."""
 
+    as_tensor: TensorValue | None = None  # see ``read_numbers``
+    as_list: bool | None = None  # of ``tolist()``: the program has a list of its parts
+
     def __init__(self, s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], example: object,
                  error: Unsupported, view: bool, may_raise: bool = False) -> None:
         self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = (fn,
@@ -68,18 +72,67 @@ class Deferred(Value):
         raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed
-    unary = compare = concat = repeat = index = needed
+    concat = repeat = index = const = needed
+
+    @property
+    def is_read(self) -> bool:
+        return self.cls in (int, float, bool) and not self.kwargs
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
-        """Deferred as well, where it cannot raise: of Python's integers and floats."""
+        """Deferred as well, where it cannot raise: of Python's integers and floats. Beside a tensor it is one."""
+        if self.is_read and (b if self is a else a).is_tensor:
+            return read_numbers.with_tensor(s, op, a, b)
         kinds = {self._number_type(v) for v in (a, b)}
         if not kinds <= {int, float}:
             self.needed()
-        if op.symbol not in ("+", "-", "*") and not (op.symbol == "/" and type(b) is Constant and b.const(s)):
+        if op.symbol not in ("+", "-", "*", "/"):
             self.needed()
         if op.symbol == "/" and float not in kinds:
             self.needed()  # integers may be too large for it
+        if op.symbol == "/" and not (type(b) is Constant and b.const(s)):
+            return self.unless_raising(s, op.fn, [a, b])
         return Deferred(s, op.fn, [a, b], {}, 1.0 if float in kinds else 1, self.error, False)
+
+    def unless_raising(self, s: Session, fn: Callable, args: list[Value]) -> Value:
+        """``fn(*args)``, a float, of numbers for which it is assumed not to raise."""
+        if not s.uncertain or type(args[-1]) is Constant:
+            self.needed()
+        made = Deferred(s, fn, args, {}, 1.0, self.error, False, True)
+        read_numbers.tensor_of(s, made)
+        return made
+
+    def unary(self, s: Session, op: Unary) -> Value | None:
+        if self.cls not in (int, float) or op.symbol == "~":
+            self.needed()
+        return Deferred(s, op.fn, [self], {}, self.example, self.error, False)
+
+    def absolute(self, s: Session) -> Value:
+        if self.cls not in (int, float):
+            self.needed()
+        return Deferred(s, abs, [self], {}, self.example, self.error, False)
+
+    def to_float(self, s: Session) -> Value:
+        if self.cls is float:
+            return self
+        return self.needed() if self.cls is not int else Deferred(s, float, [self], {}, 1.0, self.error, False)
+
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
+        if not self.is_read:
+            self.needed()
+        if other.is_tensor:
+            return read_numbers.with_tensor(s, op, self, other)
+        if not {self.cls, self._number_type(other)} <= {int, float}:
+            self.needed()
+        return Deferred(s, op.fn, [self, other], {}, True, self.error, False)
+
+    def of_floats(self, s: Session, fn: Callable, args: list[Value]) -> Value:
+        """``fn`` of ``math``, which is called after the graph has run."""
+        known = read_numbers.FUNCTIONS.get(fn)
+        if known is None or len(args) != 1 or self.cls not in (int, float):
+            self.needed()
+        if known.holds is not None:
+            return self.unless_raising(s, fn, args)
+        return Deferred(s, fn, args, {}, 1.0, self.error, False)
 
     @staticmethod
     def _number_type(value) -> type | None:
@@ -142,7 +195,13 @@ class Deferred(Value):
 
     def truth_of(self, s: Session) -> Value | None:
         """The tensor whose truth this is: ``bool(tensor)``; None for all else."""
-        return self.then(s, self.args[0]) if self.fn is bool and self.args[0].is_tensor else None
+        if self.fn is bool and self.args[0].is_tensor:
+            return self.then(s, self.args[0])
+        if self.cls is not bool or not all(a.is_read or a.is_leaf for a in self.args):
+            return None
+        with s.speculate():
+            return read_numbers.tensor_of(s, self)
+        return None
 
     def describe(self) -> str:
         return "a value that is read off a tensor"
@@ -243,4 +302,5 @@ def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], e
         raise error
     if len(handles) > 1 and not _go_together(s, fn, args, kwargs, handles):
         keep_sizes(handles)  # that they go together has been tried for these
-    return Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)
+    made = Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)
+    return read_numbers.elements(s, made) if name == "tolist" else made

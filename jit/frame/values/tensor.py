@@ -296,7 +296,7 @@ class TensorMethod(Value):
         return type(getattr(torch.Tensor, self.name))
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        s.calls.guard_kinds(args, kwargs)
+        s.calls.guard_kinds(args, kwargs, getattr(torch.Tensor, self.name))
         handler = tables.tensor_methods.get(self.name)
         if s.asker.takes_method(self.owner, self.name, args, kwargs):
             return s.asker.call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)

@@ -75,11 +75,23 @@ def is_non_overlapping_and_dense(t: Tracer, self: TensorHandle) -> bool:
     return is_dense(self.type.shape, self.type.strides)
 
 
+def _of_type(name) -> torch.Tensor | None:
+    """An empty tensor of a type such as ``torch.DoubleTensor``, or of its name; None for one on another device than
+    the CPU, or of no such type."""
+    try:
+        return torch.empty(0, device="cpu").type(name)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
 @method("type")
 def type_(t: Tracer, self: TensorHandle, dtype: torch.dtype | None = None, non_blocking: bool = False):
     if dtype is not None:
         if isinstance(dtype, torch.dtype):
             return t.call_op("to", (self,), {"dtype": dtype})
+        named = _of_type(dtype)
+        if named is not None and named.device.type == self.device.type:
+            return t.call_op("to", (self,), {"dtype": named.dtype})
         raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-attribute")
     example = torch.empty(0, dtype=self.dtype, device="cpu")
     prefix = "torch." if backend(self.device).host else f"torch.{self.device.type}."
