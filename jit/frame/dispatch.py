@@ -21,6 +21,7 @@ from . import stance
 from .capture import Captured, capture
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
+from .states.function_state import switched_off
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -304,7 +305,8 @@ class Missed:
         why = []
         for entry in dispatcher.entries:
             try:
-                why.append(native_guards.explain(entry.guards, values) or "it fits now")
+                with switched_off():
+                    why.append(native_guards.explain(entry.guards, values) or "it fits now")
             except Exception as error:  # a log line must not stop the program
                 why.append(f"not known ({error})")
         self.reasons = why
