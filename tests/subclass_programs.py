@@ -1,8 +1,6 @@
 """Tensor subclasses such as libraries write, and programs that use them: name -> (function, what makes its
 arguments). ``BREAKS``: those that are not captured whole."""
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -389,4 +387,3 @@ PROGRAMS = {
                            lambda: [pair(3)]),
 }
 BREAKS: frozenset = frozenset()
-partial = functools.partial
