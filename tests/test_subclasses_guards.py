@@ -117,7 +117,8 @@ def test_tensors_inside():
     a, b = torch.randn(3), torch.randn(3)
     p = Pair(a, b)
     agrees(fn, fast, p)
-    for a, b in ((torch.randn(3), b), (a, torch.randn(3).double()), (a, torch.randn(2)), (a, torch.randn(6)[::2]), (a, a)):
+    for a, b in ((torch.randn(3), b), (a, torch.randn(3).double()), (a, torch.randn(2)), (a, torch.randn(6)[::2]),
+                 (a, a)):
         p.b, p.a = b, a
         agrees(fn, fast, p)
 

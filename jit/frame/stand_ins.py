@@ -421,7 +421,7 @@ class Asker:
                 found = torch.autograd.grad(result, leaves, tangent, retain_graph=True, allow_unused=True)
             except (Raised, JitError):
                 raise
-            except Exception as error:
+            except Exception as error:  # of PyTorch's, in a formula
                 raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
         if s.effects.since(done):
             raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
