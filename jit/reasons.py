@@ -32,7 +32,8 @@ KINDS = {
     "data-dependent-shape": Reason("The size of a result depends on the values of a tensor.",
                                    "use a form whose size is known, or keep it outside the compiled function"),
     # tensors
-    "tensor-subclass": Reason("A tensor of a subclass of `torch.Tensor`.",
+    "tensor-subclass": Reason("A tensor of a subclass whose class has a `__torch_dispatch__`, in a way that has no "
+                              "rule: it has data of its own, or no class takes the call.",
                               "compile the function that works on plain tensors"),
     "tensor-layout": Reason("A sparse, quantized or nested tensor.",
                             "convert it to a dense tensor with to_dense() or dequantize() first"),
@@ -47,7 +48,8 @@ KINDS = {
                         "function is called inside one; or a loop of `torch._higher_order_ops` has more than 256 "
                         "steps.",
                         "compile the function that calls the transform; clone() what is changed"),
-    "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active.",
+    "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active "
+                         "around the call, or a `TorchDispatchMode` is entered inside.",
                          "compile without it"),
     "large-constant": Reason("A tensor of more than 64 elements is made from Python numbers.",
                              "make it once outside the compiled function"),

@@ -229,26 +229,26 @@ pop_mode = optional("_C._pop_torch_function_stack", "a mode is left in captured 
 in_function_mode = optional("_C._is_torch_function_mode_enabled", "whether a mode was entered in captured code", _BREAK)
 # -- tensors of classes that have a say in operations -------------------------------------------------------------
 
-_SUBCLASSES = "calls with tensors of subclasses"
 make_wrapper = required("Tensor._make_wrapper_subclass", "makes the stand-ins of calls with tensors of subclasses")
 make_subclass = optional("Tensor._make_subclass", "makes a tensor of a subclass", _BREAK)
 no_function = required("_C._disabled_torch_function_impl", "tells which classes have a __torch_function__")
 no_dispatch = required("_C._disabled_torch_dispatch_impl", "tells which classes have a __torch_dispatch__")
-FunctionState = required("_C._TorchFunctionState", _SUBCLASSES)
-get_function_state = required("_C._get_torch_function_state", _SUBCLASSES)
-set_function_state = required("_C._set_torch_function_state", _SUBCLASSES)
-WithoutFunctionOfClasses = required("_C.DisableTorchFunctionSubclass", _SUBCLASSES)
+FunctionState = required("_C._TorchFunctionState", "calls with tensors of subclasses")
+get_function_state = required("_C._get_torch_function_state", "calls with tensors of subclasses")
+set_function_state = required("_C._set_torch_function_state", "calls with tensors of subclasses")
+WithoutFunctionOfClasses = required("_C.DisableTorchFunctionSubclass", "calls with tensors of subclasses")
 function_enabled = optional("_C._is_torch_function_enabled", "asked by PyTorch's Python code", _BREAK)
 has_function, has_function_unary, has_function_variadic = (
     optional(f"_C._has_torch_function{end}", "asked by PyTorch's Python code", _BREAK)
     for end in ("", "_unary", "_variadic"))
-push_dispatch_mode = required("_C._push_on_torch_dispatch_stack", _SUBCLASSES)
-pop_dispatch_mode = required("_C._pop_torch_dispatch_stack", _SUBCLASSES)
-included_keys = required("_C._dispatch_tls_local_include_set", _SUBCLASSES)
-excluded_keys = required("_C._dispatch_tls_local_exclude_set", _SUBCLASSES)
-ForceKeys = required("_C._ForceDispatchKeyGuard", _SUBCLASSES)
+push_dispatch_mode = required("_C._push_on_torch_dispatch_stack", "calls with tensors of subclasses")
+pop_dispatch_mode = required("_C._pop_torch_dispatch_stack", "calls with tensors of subclasses")
+included_keys = required("_C._dispatch_tls_local_include_set", "calls with tensors of subclasses")
+excluded_keys = required("_C._dispatch_tls_local_exclude_set", "calls with tensors of subclasses")
+ForceKeys = required("_C._ForceDispatchKeyGuard", "calls with tensors of subclasses")
 convert = optional("_tensor._convert", "gives the results of functions the class of their arguments", _BREAK)
-correct_aliasing = optional("utils._python_dispatch.return_and_correct_aliasing", "a __torch_dispatch__ calls it", _BREAK)
+correct_aliasing = optional("utils._python_dispatch.return_and_correct_aliasing", "a __torch_dispatch__ calls it",
+                            _BREAK)
 
 # followed; without it torch.vmap is a break.
 check_vmap_randomness = torch.vmap.__globals__.get("_check_randomness_arg", Absent("vmap's check of randomness"))

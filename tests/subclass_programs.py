@@ -1,8 +1,6 @@
 """Tensor subclasses such as libraries write, and programs that use them: name -> (function, what makes its
 arguments). ``BREAKS``: those that are not captured whole."""
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -330,6 +328,11 @@ def under_a_mode(x):
     return y + x.sum()
 
 
+def flattened_and_back(p):
+    names, context = p.__tensor_flatten__()
+    return Pair.__tensor_unflatten__({n: getattr(p, n) * 2 for n in names}, context, p.size(), p.stride())
+
+
 def nested_modes(x):
     with Doubling(), Doubling():
         return x.sum()
@@ -351,7 +354,8 @@ PROGRAMS = {
     "a named one made inside": (lambda x: Named(x * 2, "new") + 1, lambda: [torch.randn(3)]),
     "calls are counted": (lambda x: ((x + 1).sum(), dict(Counted.calls)),
                           lambda: Counted.calls.clear() or [torch.randn(3).as_subclass(Counted)]),
-    "what is no tensor": (lambda d, x: torch.mm(d, x) + torch.matmul(x, d), lambda: [Diagonal(3, 2.0), torch.randn(3, 3)]),
+    "what is no tensor": (lambda d, x: torch.mm(d, x) + torch.matmul(x, d),
+                          lambda: [Diagonal(3, 2.0), torch.randn(3, 3)]),
     "without a say": (lambda x: (x * 2, x.view(-1)), lambda: [torch.randn(3, 4).as_subclass(Quiet)]),
     "a class before its base": (lambda x, y: (torch.add(x, y), torch.add(y, x), torch.mul(x, y), x - y),
                                 lambda: [torch.ones(3).as_subclass(Base), torch.ones(3).as_subclass(Derived)]),
@@ -364,7 +368,8 @@ PROGRAMS = {
                               lambda: [torch.randn(5, 4), weights(QuantizedByFunction), torch.randn(6)]),
     "quantized by dispatch": (lambda x, w, b: F.linear(x, w, b).relu(),
                               lambda: [torch.randn(5, 4), weights(Quantized), torch.randn(6)]),
-    "quantized in three dimensions": (lambda x, w: F.linear(x, w) + 1, lambda: [torch.randn(2, 5, 4), weights(Quantized)]),
+    "quantized in three dimensions": (lambda x, w: F.linear(x, w) + 1,
+                                      lambda: [torch.randn(2, 5, 4), weights(Quantized)]),
     "quantized, other operators": (lambda x, w: (x @ w.t(), w.detach().dequantize(), w * 2, w.shape, w.dtype, w.device),
                                    lambda: [torch.randn(5, 4), weights(Quantized)]),
     "quantized module by dispatch": (lambda x: MLP[Quantized](x), lambda: [torch.randn(5, 4)]),
@@ -384,9 +389,6 @@ PROGRAMS = {
     "a pair in place": (lambda p: p.add_(1).mul_(2), lambda: [pair(3)]),
     "a pair in a list": (lambda p, q: torch.cat([p, q]), lambda: [pair(2, 3), pair(4, 3)]),
     "pairs of pairs": (lambda p: (p + 1).sum(), lambda: [Pair(pair(3), pair(3))]),
-    "flattened and back": (lambda p: Pair.__tensor_unflatten__({n: getattr(p, n) * 2 for n in p.__tensor_flatten__()[0]},
-                                                              p.__tensor_flatten__()[1], p.size(), p.stride()),
-                           lambda: [pair(3)]),
+    "flattened and back": (flattened_and_back, lambda: [pair(3)]),
 }
 BREAKS: frozenset = frozenset()
-partial = functools.partial

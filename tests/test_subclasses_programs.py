@@ -1,12 +1,13 @@
 """Programs with tensor subclasses (``subclass_programs``) give what they give in eager, in one graph: values, classes,
 attributes, gradients, what is changed in place; at the first call and at later ones, on other shapes and layouts."""
 
-import copy
-
 import pytest
 import torch
+import torch.nn.functional as F
 from frame_harness import same
-from subclass_programs import BREAKS, PROGRAMS
+from subclass_programs import (
+    BREAKS, PROGRAMS, Pair, Plain, Quantized, QuantizedByFunction, pair, weights,
+)
 
 import jit
 
@@ -67,4 +68,31 @@ def test_compiled_once(name):
     assert jit.compile_count() == before
 
 
-_ = copy
+
+VARIED = {
+    "quantized by dispatch": (lambda x, w, b: F.linear(x, w, b).relu(),
+                              lambda n: [torch.randn(n, 5, 4), weights(Quantized), torch.randn(6)]),
+    "quantized by function": (lambda x, w, b: F.linear(x, w, b).relu(),
+                              lambda n: [torch.randn(n, 5, 4), weights(QuantizedByFunction), torch.randn(6)]),
+    "gradient": (lambda x, w, b: F.linear(x * 2, w, b).relu(),
+                 lambda n: [torch.randn(n, 5, 4, requires_grad=True), weights(Quantized),
+                            torch.randn(6, requires_grad=True)]),
+    "a class and nothing else": (lambda x: F.softmax(x * 2, -1).view(-1),
+                                 lambda n: [torch.randn(n, 5).as_subclass(Plain)]),
+    "a pair": (lambda p: F.softmax(p * 2 + 1, -1).sum(0), lambda n: [pair(n, 4)]),
+    "a pair and a tensor": (lambda p, x: (p @ x).view(-1, 2) + p.shape[0], lambda n: [pair(n, 4), torch.randn(4, 4)]),
+    "made inside": (lambda x: Pair(x, x + 1) * 2, lambda n: [torch.randn(n, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_sizes_that_vary(name):
+    fn, make = VARIED[name]
+    jit.reset()
+    fast = jit.compile(fn, fullgraph=True)
+    for n in (3, 5, 7, 2, 9, 12):
+        torch.manual_seed(n)
+        expected = outcome(fn, make(n))
+        torch.manual_seed(n)
+        same(expected, outcome(fast, make(n)), rtol=1e-5)
+    assert len(fast.entries) == 2

@@ -157,9 +157,8 @@ class Capture:
         s.guards.add(src.Const(None, "torch"), s.guards.state)
         try:
             refuse_modes()
-            with switched_off():
-                self.set_up()
-                outcome = self.execute()
+            self.set_up()
+            outcome = self.execute()
             if outcome[0] == "returned":
                 return self.finish_return(outcome[1])
             error, chain = outcome[1:]
@@ -421,7 +420,8 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
         for what in refused:
             setattr(attempt.session, what, False)
         try:
-            captured = attempt.run()
+            with switched_off():
+                captured = attempt.run()
             captured.instructions, captured.seconds = attempt.session.steps, time.process_time() - start
             return captured
         except assumptions.Reconsider as reconsider:

@@ -28,6 +28,7 @@ from ..graph.functions import FunctionTrace
 from ..graph.ops.metadata import NOT_OPERATIONS
 from . import source as src
 from . import tables
+from .size_nodes import from_torch, to_torch
 from .states import function_state
 from .states.autocast import AUTOCAST
 from .states.index_modes import MODES, function_modes
@@ -262,6 +263,8 @@ class Asker:
             parts = [self.to_real(v) for v in value.items_list(s)]
             cls = value.pytype(s)
             return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
+        if value.symbolic is int:
+            return to_torch(value.exact_int())
         if value.is_const():
             return value.const(s)
         if value.overrides_functions(s):
@@ -284,6 +287,8 @@ class Asker:
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
+        if isinstance(obj, torch.SymInt):
+            return lift(s, from_torch(obj))
         if type(obj) is list:
             return ListValue([self.to_value(v) for v in obj])
         if isinstance(obj, tuple):
@@ -416,7 +421,7 @@ class Asker:
                 found = torch.autograd.grad(result, leaves, tangent, retain_graph=True, allow_unused=True)
             except (Raised, JitError):
                 raise
-            except Exception as error:
+            except Exception as error:  # of PyTorch's, in a formula
                 raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
         if s.effects.since(done):
             raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")

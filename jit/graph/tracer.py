@@ -135,7 +135,7 @@ class Tracer:
                               "call resolve_conj() first", kind="lazy-conjugate")
         shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n)
                       for d, n in enumerate(example.shape))
-        strides = (_symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape)
+        strides = (symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape)
                    else tuple(example.stride()))
         t = TensorType(shape, strides, example.dtype, example.device)
         node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
@@ -772,7 +772,7 @@ def _pack(entry: Op, args: Sequence[object]) -> tuple[object, ...] | list[object
     return args
 
 
-def _symbolic_strides(example: torch.Tensor, shape: tuple[IntExpr, ...], env: ShapeEnv, origin) -> tuple[IntExpr, ...]:
+def symbolic_strides(example: torch.Tensor, shape: tuple[IntExpr, ...], env: ShapeEnv, origin) -> tuple[IntExpr, ...]:
     """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its
     size. What they are is recorded in ``env``, and so is that a stride of its own continues none."""
     sizes, raw = tuple(example.shape), example.stride()

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import functools
 import types
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...graph.tracer import TensorHandle
+from ...graph.tracer import TensorHandle, symbolic_strides
 from ...runtime import facts
 from ...runtime.guards import TensorSpec
 from .. import messages
 from .. import source as src
+from ..size_nodes import to_torch
 from ..tables import wrapper
 from .base import Raised, Value
 from .constant import Constant
@@ -197,10 +199,15 @@ class WrapperTensor(SubclassTensor):
         obj = self.obj
         if obj.layout is not torch.strided or obj.is_nested or not all(type(n) is int for n in obj.shape):
             raise Unsupported(f"a {self.cls.__name__}, which is no tensor of plain sizes", kind="tensor-layout")
-        s.guards.add(self.source, facts.Tensor(TensorSpec.of(obj)))
+        history, env = s.varying.history, s.tracer.env
+        varies = set() if history is None else history.tensor_dims(self.source, obj)
+        sizes = tuple([env.symbol(n, (self.source, "size", d)) if d in varies else n for d, n in enumerate(obj.shape)])
+        strides = symbolic_strides(obj, sizes, env, self.source) if varies else obj.stride()
+        fixed = [tuple([n if type(n) is int else None for n in of]) for of in (sizes, strides)]
+        s.guards.add(self.source, facts.Tensor(replace(TensorSpec.of(obj), sizes=fixed[0], strides=fixed[1])))
         return torch_private.make_wrapper(
-            kind, tuple(obj.shape), strides=obj.stride(), storage_offset=obj.storage_offset(), dtype=obj.dtype,
-            layout=obj.layout, device=obj.device, requires_grad=obj.requires_grad)
+            kind, tuple(map(to_torch, sizes)), strides=tuple(map(to_torch, strides)),
+            storage_offset=obj.storage_offset(), dtype=obj.dtype, device=obj.device, requires_grad=obj.requires_grad)
 
     def length(self, s: Session) -> Any:
         return s.torch_call(torch.Tensor.__len__, [self], {}).const(s)

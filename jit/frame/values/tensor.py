@@ -10,12 +10,13 @@ import torch
 from ...errors import NeedsEager, Unsupported
 from ... import torch_private
 from ...graph import constants
-from ...graph.dims import specialize
+from ...graph.ir import same_ints
 from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from .. import source as src
 from .. import tables
 from ..operators import DIVMOD, METHODS
+from ..size_nodes import from_torch, to_torch
 from ..tables import wrapper
 from .base import Raised, Value, special_error, type_name
 from .constant import Constant
@@ -240,11 +241,12 @@ class TensorValue(Value):
         """Whether a stand-in (``frame.stand_ins``) is still of its type."""
         t = self.handle(s).type
         return (made.value is self and made.requires_grad == self.handle(s).requires_grad and made.dtype == t.dtype
-                and made.shape == t.shape and made.stride() == t.strides)
+                and same_ints(tuple(map(from_torch, made.shape)), t.shape)
+                and same_ints(tuple(map(from_torch, made.stride())), t.strides))
 
     def new_stand_in(self, s: Session, kind: type, requires_grad: bool | None = None) -> Any:
         handle = self.handle(s)
-        sizes, strides = (tuple(map(specialize, of)) for of in (handle.type.shape, handle.type.strides))
+        sizes, strides = (tuple(map(to_torch, of)) for of in (handle.type.shape, handle.type.strides))
         return torch_private.make_wrapper(kind, sizes, strides=strides, dtype=handle.dtype, device=handle.type.device,
                                           requires_grad=handle.requires_grad if requires_grad is None
                                           else requires_grad)
