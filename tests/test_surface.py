@@ -334,6 +334,58 @@ def test_functions_in_the_graph_draw_random_numbers_in_order():
         assert torch.equal(result, torch.rand(2) * torch.rand(2))
 
 
+def test_stand_ins_pass_for_tensors():
+    weight = torch.nn.Parameter(torch.randn(2))
+
+    @jit.allow_in_graph
+    def odd(t, w, more):
+        __import__("ctypes").c_int(3)
+        found = [isinstance(t, torch.Tensor), isinstance(t, torch.nn.Parameter), isinstance(w, torch.nn.Parameter),
+                 torch.is_tensor(t), t.shape, t.size(0), len(t), t.dtype, t.device, t.requires_grad, t.is_contiguous()]
+        if t.shape[0] > 4:
+            t = t.reshape(-1, 2).clone()
+        same = t
+        t += 1
+        t[0] = 7
+        values, places = t.max(0)
+        return {"a": (same is t, t * w + more["x"][0]), "b": [*found, t.size()], "c": t.sort(0), "d": (values, places)}
+
+    def fn(t, x):
+        kept = t * 2
+        found = odd(kept, weight, {"x": [x]})
+        return kept, found["a"], found["b"], found["c"].values, found["d"]
+
+    fast = jit.compile(fn, fullgraph=True)
+    for n in (3, 4, 6, 8):
+        t, x = torch.randn(n, 2), torch.randn(2)
+        found, expected = fast(t, x), fn(t, x)
+        assert [type(v) for v in found[2]] == [type(v) for v in expected[2]] and found[2] == expected[2]
+        torch.testing.assert_close(found[:2], expected[:2])
+        torch.testing.assert_close(found[3:], expected[3:])
+
+
+@pytest.mark.parametrize("what", ["a tensor from elsewhere", "an attribute", "a value", "a result of no stand-in"])
+def test_what_stand_ins_cannot_do_is_a_break(what):
+    other = torch.ones(3)
+
+    @jit.allow_in_graph
+    def odd(t):
+        __import__("ctypes").c_int(3)
+        if what == "a tensor from elsewhere":
+            return t * other
+        if what == "an attribute":
+            t.mark = 3
+        if what == "a value":
+            return t * 2 if t.sum() > 0 else t
+        return other if what.startswith("a result") else t + 1
+
+    fast = jit.compile(lambda t: odd(t * 1) + 1)
+    assert breaks(lambda t: odd(t * 1) + 1, torch.ones(3))
+    for k in (1, -2, 3):
+        other.fill_(k)
+        assert torch.equal(fast(torch.full((3,), float(k))), odd(torch.full((3,), float(k))) + 1)
+
+
 def test_lists_of_functions_and_wrong_ones():
     assert jit.allow_in_graph([compiling_in]) == [compiling_in]
     with pytest.raises(TypeError, match="not int"):

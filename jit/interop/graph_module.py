@@ -20,7 +20,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 from ..graph.dims import Dim, hint, symbols_of
 from ..graph.interpret import compile_python, function_of_text
 from ..graph.ir import Graph, Node, TensorType
-from ..graph.nested import of_kind
+from ..graph.nested import holds, of_kind
 from ..graph.prims import literal
 from ..graph.printing import to_python, unbound_symbols
 from . import helpers
@@ -154,7 +154,7 @@ class _Reader:
     def call(self, fn: Any, args: tuple, kwargs: dict[str, Any] | None = None) -> Any:
         """A call: a node, but for a class, whose instances are no tensors, of values that are known."""
         kwargs = kwargs or {}
-        if not any(of_kind(fx.Node, (args, kwargs))) and (isinstance(fn, type) or fn in OPERATORS.values()):
+        if not holds(fx.Node, (args, kwargs)) and (isinstance(fn, type) or fn in OPERATORS.values()):
             return fn(*args, **kwargs)
         return self.made.call_function(fn, args, kwargs)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...graph.dims import Dim
-from ...graph.handles import TensorHandle
+from ...graph.handles import SymSize, TensorHandle
 from .base import Value
 from .containers import ListValue, TupleValue
 from .numbers import DimValue
@@ -22,7 +22,7 @@ def lift(s: Session, result) -> Value:
         return s.recording.tensor_of(result)
     if isinstance(result, Dim):
         return DimValue(result)
-    if isinstance(result, torch.Size) or getattr(result, "is_size", False):
+    if isinstance(result, (torch.Size, SymSize)):
         return TupleValue([lift(s, v) for v in result], torch.Size)
     if isinstance(result, list):
         return ListValue([lift(s, v) for v in result])
