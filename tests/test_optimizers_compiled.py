@@ -188,8 +188,8 @@ def test_groups_hooks_states_and_clipping():
     def run(compiled):
         torch.manual_seed(0)
         first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-        optimizer = torch.optim.Adam([{"params": first.parameters(), "lr": 1e-2}, {"params": [second.weight], "lr": 1e-3,
-                                                                                "weight_decay": 0.1}])
+        optimizer = torch.optim.Adam([{"params": first.parameters(), "lr": 1e-2},
+                                      {"params": [second.weight], "lr": 1e-3, "weight_decay": 0.1}])
         calls = []
         optimizer.register_step_pre_hook(lambda *args: calls.append("before"))
         optimizer.register_step_post_hook(lambda *args: calls.append("after"))

@@ -318,3 +318,23 @@ def test_one_kind_of_call_that_is_given_up_leaves_others():
     with torch.no_grad():
         assert torch.equal(compiled(x, numbers[-1]), x + 11)
     assert jit.compile_count() == before + 1
+
+
+RANDOM = {
+    "rrelu": lambda x: nn.functional.rrelu(x * 2, training=True).sin(),
+    "fractional pooling": lambda x: nn.functional.fractional_max_pool2d(x * 2, 2, output_size=3).sin(),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_operators_are_recorded_too(name):
+    f = RANDOM[name]
+    compiled, found = jit.compile(f, fullgraph=True), []
+    x = torch.randn(1, 2, 8, 8, dtype=torch.float64)
+    for fn in (f, compiled):
+        y = x.clone().requires_grad_()
+        torch.manual_seed(4)
+        out = fn(y)
+        found.append((out.detach(), torch.autograd.grad(out.sum(), y)[0]))
+    for a, b in zip(*found):
+        torch.testing.assert_close(b, a)
