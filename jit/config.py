@@ -30,7 +30,7 @@ OPTIONS = {
                         "folder of the kernel cache and of the built runtime"),
     "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults "
                              "from kernel faults"),
-    "cache_limit": Option(8, "compiled entries a function may have before it runs in eager", 1),
+    "cache_limit": Option(8, "compiled entries a function may have for one kind of call before it runs in eager", 1),
     "error_on_recompile": Option(False, "where a function would be compiled again, raise jit.RecompileError, which "
                                         "says what differs"),
     "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's "

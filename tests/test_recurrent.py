@@ -41,9 +41,12 @@ def agrees(module, expected, found, *args):
         torch.testing.assert_close(b, a, rtol=close, atol=close)
 
 
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
+CASES = [(kind, "plain", dtype) for kind in KINDS for dtype in CLOSE] + [
+    ("lstm", "two ways, two layers, dropout", torch.float32), ("gru", "two ways, two layers, dropout", torch.float64),
+    ("lstm", "batch first, no bias", torch.float32), ("rnn", "batch first, no bias", torch.float32)]
+
+
+@pytest.mark.parametrize("kind, form, dtype", CASES, ids=str)
 def test_training_at_lengths_that_vary(kind, form, dtype):
     torch.manual_seed(0)
     options = FORMS[form]
@@ -315,3 +318,23 @@ def test_one_kind_of_call_that_is_given_up_leaves_others():
     with torch.no_grad():
         assert torch.equal(compiled(x, numbers[-1]), x + 11)
     assert jit.compile_count() == before + 1
+
+
+RANDOM = {
+    "rrelu": lambda x: nn.functional.rrelu(x * 2, training=True).sin(),
+    "fractional pooling": lambda x: nn.functional.fractional_max_pool2d(x * 2, 2, output_size=3).sin(),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_operators_are_recorded_too(name):
+    f = RANDOM[name]
+    compiled, found = jit.compile(f, fullgraph=True), []
+    x = torch.randn(1, 2, 8, 8, dtype=torch.float64)
+    for fn in (f, compiled):
+        y = x.clone().requires_grad_()
+        torch.manual_seed(4)
+        out = fn(y)
+        found.append((out.detach(), torch.autograd.grad(out.sum(), y)[0]))
+    for a, b in zip(*found):
+        torch.testing.assert_close(b, a)

@@ -183,8 +183,7 @@ def _gradients_of_each(outputs, inputs, tangents, keep, create, unused, material
     made = iter(torch.vmap(one)(*tangents))
     found = [None if left_out else next(made) for left_out in missing]
     if materialize:
-        found = [torch.zeros_like(i).expand(len(tangents[0]), *i.shape) if g is None else g
-                 for g, i in zip(found, inputs)]
+        found = [torch.zeros_like(i) if g is None else g for g, i in zip(found, inputs)]
     return tuple(found)
 
 

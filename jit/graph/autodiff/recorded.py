@@ -2,9 +2,9 @@
 steps are many small operators, and of random operators, which a second run would give other numbers.
 
 ``jit::recorded_lstm`` takes what ``aten::lstm`` takes, and for each tensor among it whether its gradient is wanted and
-whether it is copied, since its memory may be another's by the time of the backward. Behind the results it gives a record,
-a tensor that owns what autograd has recorded; ``jit::recorded_gradient`` computes the gradients from it. The record goes
-from the forward to the backward like any value that is saved (``runtime/native/recorded.cpp``).
+whether it is copied, since its memory may be another's by the time of the backward. Behind the results it gives a
+record, a tensor that owns what autograd has recorded; ``jit::recorded_gradient`` computes the gradients from it. The
+record goes from the forward to the backward like any value that is saved (``runtime/native/recorded.cpp``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from jit.runtime import native
 if TYPE_CHECKING:
     from jit.graph.autodiff.rules import GradBuilder
 
-LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-GRADIENT = "jit::recorded_gradient"
+RECORDED = "jit::recorded_"
+GRADIENT = RECORDED + "gradient"
 
 
 def _tensors(args: object) -> Iterator[Node]:
@@ -43,7 +43,7 @@ def _tensors(args: object) -> Iterator[Node]:
 def recorded(b: GradBuilder, node: Node, *args: object) -> object:
     """The form of a library call whose backward reads a record of it."""
     target, overload = node.attrs["target"], node.attrs["overload"]
-    name = target.replace("aten::", "jit::recorded_")
+    name = target.replace("aten::", RECORDED)
     given = tuple(_tensors(args))
     if not target.startswith("aten::") or not given or not native().define_recorded(name, overload):
         return NotImplemented
@@ -81,4 +81,3 @@ def again(b: GradBuilder, out: Node, g: object, *args: object) -> NoReturn:
 
 
 training_form("gru", "rnn_tanh", "rnn_relu")(recorded)
-aten_vjp(*(f"jit::recorded_{name}" for name in LAYERS))(recorded_vjp)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from jit import torch_private
 from jit.errors import Unsupported
 from jit.graph import layout, pairs
-from jit.graph.autodiff.replay import replay, replay_call
+from jit.graph.autodiff.recorded import GRADIENT, RECORDED, recorded, recorded_vjp
+from jit.graph.autodiff.replay import draws, replay, replay_call
 from jit.graph.autodiff.rules import (
     ATEN_VJPS, COMPOSITE_VJPS, TRAINING_FORMS, UNDEFINED, VJPS, GradBuilder, is_differentiable, resolved,
 )
@@ -102,7 +103,10 @@ class Sweep(Transform):
         return made
 
     def training_form(self, n: Node, inputs: Sequence[Node]):
-        rule = TRAINING_FORMS.get(n.attrs["target"].removeprefix("aten::"))
+        name = n.attrs["target"].removeprefix("aten::")
+        rule = TRAINING_FORMS.get(name)
+        if rule is None and name not in ATEN_VJPS and draws(n):
+            rule = recorded  # a second run in the backward would draw other numbers
         if rule is None:
             return None
         b = self.b
@@ -282,6 +286,8 @@ class Sweep(Transform):
             raise Unsupported(f"the sparse gradient of {target[6:]}",
                               "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
         rule = ATEN_VJPS.get(target.removeprefix("aten::"))
+        if target.startswith(RECORDED) and target != GRADIENT:
+            rule = recorded_vjp
         entries = NotImplemented if rule is None or _is_complex(node) else rule(b, node, given, *args)
         if entries is NotImplemented:
             for i, value in replay(b, node, given, self.carries):

@@ -105,7 +105,8 @@ void recorded(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(tensor_of(std::move(record), device.value_or(at::kCPU)));
 }
 
-std::vector<at::Tensor> recorded_gradient(const at::Tensor& tensor, const c10::List<std::optional<at::Tensor>>& tangents) {
+std::vector<at::Tensor> recorded_gradient(const at::Tensor& tensor,
+                                          const c10::List<std::optional<at::Tensor>>& tangents) {
   const Record& record = record_of(tensor);
   std::vector<at::Tensor> outputs, given, gradients(record.leaves.size());
   for (size_t i = 0; i < tangents.size() && i < record.results.size(); ++i) {
