@@ -346,6 +346,18 @@ def part_of(tensor: Any) -> torch.Tensor:
     return tensor._local_tensor
 
 
+def fsdp_states() -> type | None:
+    """The class whose methods are the hooks of FSDP2; None where this PyTorch has none, or another one."""
+    found = optional("distributed.fsdp._fully_shard._fsdp_state.FSDPState", "the hooks of modules that FSDP shards",
+                     "they are followed, and break the graph")
+    return found or None
+
+
+def fsdp_hooks(states: type) -> list[types.FunctionType]:
+    found = [vars(states).get(name) for name in ("_pre_forward", "_post_forward")]
+    return [hook for hook in found if isinstance(hook, types.FunctionType)]
+
+
 def coalescing() -> Any:
     """The collectives that a context manager of torch.distributed collects to do them at once, by group; None where
     this PyTorch does not say."""

@@ -109,10 +109,8 @@ def _made(s: Session, node: Node, *handles: Any) -> TensorValue:
 # values
 
 
-class LocalPart(src._Derived):  # type: ignore[name-defined]
-    """The part of the DTensor ``of`` that this process has. No guard reads it."""
-
-    stays = guarded = False
+class LocalPart(src.GetAttr):
+    """The part of the DTensor ``of`` that this process has."""
 
     def load(self, e: Emitter) -> None:
         e.call(local_part, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
@@ -169,7 +167,7 @@ class DTensorValue(TensorValue):
         check_supported(part)
         with torch.set_grad_enabled(s.tracer.grad_enabled):
             example = local_part(self.obj)
-        source = LocalPart(self.source)
+        source = LocalPart(self.source, DTENSOR_PART)
         handle = s.tracer.input(example, source, ())
         guard_tensor(s, TensorValue(None, part, src.GetAttr(self.source, DTENSOR_PART)), handle.node.type)
         value = TensorValue(handle, example, source)
