@@ -346,6 +346,14 @@ def part_of(tensor: Any) -> torch.Tensor:
     return tensor._local_tensor
 
 
+module_call = required("nn.Module._call_impl", "the call of a module with hooks of FSDP is a break")
+
+
+def functional_collective(name: str) -> Any:
+    """One of the operators that start a collective, or that wait for it."""
+    return getattr(torch.ops._c10d_functional, name)
+
+
 def fsdp_states() -> type | None:
     """The class whose methods are the hooks of FSDP2; None where this PyTorch has none, or another one."""
     found = optional("distributed.fsdp._fully_shard._fsdp_state.FSDPState", "the hooks of modules that FSDP shards",

@@ -32,7 +32,7 @@ def register() -> None:
     for hook in torch_private.fsdp_hooks(states):  # with all that they call
         native().quiet_code(hook.__code__)
 
-    @on_refusal(torch.nn.Module.__call__, torch.nn.Module._call_impl)
+    @on_refusal(torch.nn.Module.__call__, torch_private.module_call)
     def called(s: Session, args: list[Value]) -> None:
         module = getattr(args[0], "obj", None) if args else None
         if isinstance(module, torch.nn.Module) and module._forward_pre_hooks and _hooked(module, states):
