@@ -420,6 +420,26 @@ def part_of(tensor: Any) -> torch.Tensor:
     return tensor._local_tensor
 
 
+module_call = required("nn.Module._call_impl", "the call of a module with hooks of FSDP is a break")
+
+
+def functional_collective(name: str) -> Any:
+    """One of the operators that start a collective, or that wait for it."""
+    return getattr(torch.ops._c10d_functional, name)
+
+
+def fsdp_states() -> type | None:
+    """The class whose methods are the hooks of FSDP2; None where this PyTorch has none, or another one."""
+    found = optional("distributed.fsdp._fully_shard._fsdp_state.FSDPState", "the hooks of modules that FSDP shards",
+                     "they are followed, and break the graph")
+    return found or None
+
+
+def fsdp_hooks(states: type) -> list[types.FunctionType]:
+    found = [vars(states).get(name) for name in ("_pre_forward", "_post_forward")]
+    return [hook for hook in found if isinstance(hook, types.FunctionType)]
+
+
 def coalescing() -> Any:
     """The collectives that a context manager of torch.distributed collects to do them at once, by group; None where
     this PyTorch does not say."""

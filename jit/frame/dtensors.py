@@ -50,8 +50,16 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-def refused(why: str, kind: str = "tensor-subclass") -> Unsupported:
-    return Unsupported(f"a DTensor: {why}", kind=kind)
+def refused(why: str) -> Unsupported:
+    return Unsupported(f"a DTensor: {why}", "do this step outside the compiled function", kind="tensor-subclass")
+
+
+def _no_gradient(why: str) -> Unsupported:
+    return Unsupported(f"a DTensor: {why}", kind="gradient")
+
+
+def _no_attribute(why: str) -> Unsupported:
+    return Unsupported(f"a DTensor: {why}", kind="tensor-attribute")
 
 
 # what processes have
@@ -97,7 +105,7 @@ def redistributed(s: Session, local: TensorValue, source: Any, target: Sequence[
         if here != there:
             form = collectives.redistributed if recorded else collectives.moved
             if recorded and here.reduction not in (None, "sum", "avg"):
-                raise refused(f"the gradient of a {here.reduction} over processes", "gradient")
+                raise _no_gradient(f"the gradient of a {here.reduction} over processes")
             node = form(s.tracer.builder, node, here, there, group)
     return _made(s, node, handle)
 
@@ -109,10 +117,8 @@ def _made(s: Session, node: Node, *handles: Any) -> TensorValue:
 # values
 
 
-class LocalPart(src._Derived):  # type: ignore[name-defined]
-    """The part of the DTensor ``of`` that this process has. No guard reads it."""
-
-    stays = guarded = False
+class LocalPart(src.GetAttr):
+    """The part of the DTensor ``of`` that this process has."""
 
     def load(self, e: Emitter) -> None:
         e.call(local_part, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
@@ -169,7 +175,7 @@ class DTensorValue(TensorValue):
         check_supported(part)
         with torch.set_grad_enabled(s.tracer.grad_enabled):
             example = local_part(self.obj)
-        source = LocalPart(self.source)
+        source = LocalPart(self.source, DTENSOR_PART)
         handle = s.tracer.input(example, source, ())
         guard_tensor(s, TensorValue(None, part, src.GetAttr(self.source, DTENSOR_PART)), handle.node.type)
         value = TensorValue(handle, example, source)
@@ -223,7 +229,7 @@ class DTensorValue(TensorValue):
             return s.from_python(getattr(Asker(s).stand_in(self), name))
         if name in _VIEWS:
             return call(s, raw.__get__, [self], {})
-        raise refused(f"its attribute {name!r}", "tensor-attribute")
+        raise _no_attribute(f"its attribute {name!r}")
 
     def own_attr(self, s: Session, name: str) -> Value | None:
         if self.obj is None or not hasattr(self.obj, "__dict__"):
@@ -239,7 +245,7 @@ class DTensorValue(TensorValue):
         return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s))
 
     def truth(self, s: Session) -> bool:
-        raise refused("a branch on its values", "data-dependent-branch")
+        raise Unsupported("a branch on the values of a DTensor", kind="data-dependent-branch")
 
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
@@ -270,7 +276,7 @@ class DTensorMethod(TensorMethod):
             return s.from_python(getattr(made, self.name)(*(a.const(s) for a in args),
                                                           **{k: v.const(s) for k, v in kwargs.items()}))
         if self.name in ("backward", "requires_grad_", "retain_grad", "register_hook", "item", "tolist", "numpy"):
-            raise refused(f"its method {self.name}()", "tensor-attribute")
+            raise _no_attribute(f"its method {self.name}()")
         return call(s, getattr(torch.Tensor, self.name), [owner, *args], kwargs)
 
 
@@ -364,7 +370,7 @@ class Asker(torch_private.DispatchMode):
             return value.const(s)
         if value.symbolic is int:
             return specialize(value.lower(s))
-        raise refused(f"{value.describe()} as an argument", "torch-argument")
+        raise Unsupported(f"{value.describe()} as an argument beside a DTensor", kind="torch-argument")
 
     def value(self, obj: Any) -> Value:
         """What a call has given."""
@@ -443,7 +449,7 @@ class Asker(torch_private.DispatchMode):
             whole = {shares(o.placements)[k] == collectives.WHOLE for o in outputs}
             if share == collectives.WHOLE and whole != {True}:
                 if len(whole) > 1:
-                    raise refused("an operator of which one result is whole and another one is not", "gradient")
+                    raise _no_gradient("an operator of which one result is whole and another one is not")
                 node = collectives.summed_back(s.tracer.builder, node, group)
         return value if node is handle.node else _made(s, node, handle)
 

@@ -180,8 +180,11 @@ def _tensors(s: Session, value: Value) -> list[Value]:
     return found
 
 
+_wait = torch_private.functional_collective("wait_tensor") if dist.is_available() else None
+
+
 def _put(targets, given):
-    parts = torch.ops._c10d_functional.wait_tensor(given).view(len(targets), *targets[0].shape)
+    parts = _wait(given).view(len(targets), *targets[0].shape)
     for k, target in enumerate(targets):
         target.data.copy_(parts[k])
 
@@ -205,7 +208,7 @@ def _in_place(fn: Callable, op: str, prepare: Callable) -> None:
         recording = s.tracer.grad_enabled
         s.tracer.set_grad_enabled(False)
         try:
-            started = s.torch_call(getattr(torch.ops._c10d_functional, op), [taken, *name], {})
+            started = s.torch_call(torch_private.functional_collective(op), [taken, *name], {})
             s.inline(s.wrap_raw(_put), [TupleValue(targets), started], {})
         finally:
             s.tracer.set_grad_enabled(recording)

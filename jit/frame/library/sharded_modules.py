@@ -4,12 +4,13 @@ forward a graph of its own: between the hooks the parameters are plain tensors, 
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
+from ...runtime import native
 from ..tables import on_refusal, when_loaded
 
 if TYPE_CHECKING:
@@ -17,13 +18,22 @@ if TYPE_CHECKING:
     from ..values.base import Value
 
 
+def _hooked(module: Any, states: type) -> bool:
+    """Whether a module has hooks of FSDP's."""
+    return any(isinstance(getattr(hook, "__self__", None), states) for hook in module._forward_pre_hooks.values())
+
+
 @when_loaded("torch.distributed.fsdp")
 def register() -> None:
-    sharded = getattr(sys.modules["torch.distributed.fsdp"], "FSDPModule", None)  # of FSDP2
-    if sharded is None:
+    states = torch_private.fsdp_states()
+    if states is None:
         return
 
-    @on_refusal(torch.nn.Module.__call__, torch.nn.Module._call_impl)
+    for hook in torch_private.fsdp_hooks(states):  # with all that they call
+        native().quiet_code(hook.__code__)
+
+    @on_refusal(torch.nn.Module.__call__, torch_private.module_call)
     def called(s: Session, args: list[Value]) -> None:
-        if args and args[0].is_object and issubclass(args[0].cls, sharded):
-            raise Unsupported(f"the call of a {args[0].cls.__name__}", kind="sharded-module")
+        module = getattr(args[0], "obj", None) if args else None
+        if isinstance(module, torch.nn.Module) and module._forward_pre_hooks and _hooked(module, states):
+            raise Unsupported(f"the call of a {args[0].cls.__name__}", kind="sharded-module")  # type: ignore[attr-defined]
