@@ -3,9 +3,10 @@ operators whose result has another size, or that raise, for unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises. Graphs that change their inputs or draw random numbers
-cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
-quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
+done in eager instead, which raises what the program raises. In a graph that changes its inputs or draws random numbers
+it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function whose
+assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it is
+captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -105,6 +106,19 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     else:
         return None
     return wanted if assume(frame.s, tensor, wanted) else None
+
+
+def runs_twice(s: Session) -> bool:
+    """Whether an eager run of the same call may follow what was captured."""
+    return (not any(h.base.mutated for h in s.tracer.inputs) and not s.tracer.inner_gradients
+            and all(n.repeatable for n in s.tracer.builder.nodes))
+
+
+def check_inside(s: Session) -> None:
+    """Have the plan raise where the assumption does not hold. It is read on the host: an assertion on a GPU would end the
+    process."""
+    holds = s.torch_call(torch.Tensor.cpu, [s.assumption], {})
+    s.tracer.builder.check(holds.handle(s).node, "jit: an assumption does not hold; the call is done in eager")
 
 
 def check(graph) -> None:
