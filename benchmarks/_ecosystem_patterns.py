@@ -470,10 +470,11 @@ def wrapper_subclass(device, wrap):
 @row("nested tensors (jagged)")
 def jagged(device, wrap):
     torch.manual_seed(0)
-    layer, norm = nn.Linear(32, 96).to(device), nn.LayerNorm(32).to(device)
+    layers, norm = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)]).to(device), nn.LayerNorm(32).to(device)
 
     def call(x):
-        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in layer(norm(x)).chunk(3, -1))
+        x = norm(x)
+        q, k, v = (layer(x).unflatten(-1, (4, 8)).transpose(1, 2) for layer in layers)
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2).values()
 
     program = wrap(call)

@@ -3,9 +3,10 @@ operators whose result has another size, or that raise, for unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises. What a graph has drawn from PyTorch's own generators is put
-back before. Graphs that change their inputs cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
-quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
+done in eager instead, which raises what the program raises. In a graph that changes its inputs or draws random numbers
+it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function whose
+assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it is
+captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -109,30 +110,20 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     return wanted if assume(frame.s, tensor, wanted) else None
 
 
-def check(graph) -> tuple:
-    """The generators that a graph draws from, whose states an eager run of the same call wants back. Raises Reconsider
-    for a graph that cannot be followed by one."""
-    draws = [n for n in graph.nodes if not n.repeatable]
-    if any(o.mutates is not None for o in graph.outputs) or any(
-            n.op == "aten_call" and (not n.attrs["target"].startswith("aten::") or holds(torch.Generator, list(n.attrs.values())))
-            for n in draws):
+def runs_twice(s: Session) -> bool:
+    """Whether an eager run of the same call may follow what was captured."""
+    return (not any(h.base.mutated for h in s.tracer.inputs) and not s.tracer.inner_gradients
+            and all(n.repeatable for n in s.tracer.builder.nodes))
+
+
+def check_inside(s: Session) -> None:
+    """Have the plan raise where the assumption does not hold. It is read on the host: an assertion on a GPU would end the
+    process."""
+    holds = s.torch_call(torch.Tensor.cpu, [s.assumption], {})
+    s.tracer.builder.check(holds.handle(s).node, "jit: an assumption does not hold; the call is done in eager")
+
+
+def check(graph) -> None:
+    """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
+    if any(o.mutates is not None for o in graph.outputs) or not all(n.repeatable for n in graph.nodes):
         raise Reconsider
-    return tuple({id(g): g for g in (_generator(t.device) for n in draws for t in n.types)}.values())
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    found = backend(device)
-    generators = found.generators()
-    if generators is None:
-        raise Reconsider
-    return generators[found.current().index or 0 if device.index is None else device.index]
-
-
-def states_of(generators: tuple) -> list[torch.Tensor]:
-    return [g.get_state() for g in generators]
-
-
-def put_back(generators: tuple, states: list[torch.Tensor]) -> None:
-    """Have generators give again what they have given."""
-    for g, state in zip(generators, states):
-        g.set_state(state)

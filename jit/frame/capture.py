@@ -278,12 +278,14 @@ class Capture:
             raise NeedsEager("a generator is left inside a try or with block, which runs on when the generator is "
                              "collected",
                              "run it to its end, or close() it", kind="iterator-escapes")
-        if s.assumption is not None:
-            e.graph_output(s.assumption)
         check = guesses.require(e, s)
         recorded = results.recorded_writes(s.tracer)
-        if recorded and s.assumption is not None:
-            raise assumptions.Reconsider()
+        checked_behind = s.assumption is not None and not recorded and assumptions.runs_twice(s)
+        if checked_behind:
+            self.doubt = assumptions.Doubt()
+            e.require(s.assumption, self.doubt)
+        elif s.assumption is not None:
+            assumptions.check_inside(s)
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
         for index, _ in recorded:
             s.guards.add(s.recording.inputs[index].source, facts.Writable())
@@ -307,9 +309,8 @@ class Capture:
         graph = s.tracer.finish(wanted, gradient is not None or s.tracer.inner_gradients)
         if s.tracer.inner_gradients:
             graph = self.with_gradients(graph, gradient is not None)
-        if s.assumption is not None:
-            self.doubt = assumptions.Doubt()
-            e.require(s.assumption, self.doubt, assumptions.check(graph))
+        if checked_behind:
+            assumptions.check(graph)
         repeatable = (not e.blocks[WRITE_BACK] and not any(o.mutates is not None for o in graph.outputs)
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.

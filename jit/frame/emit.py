@@ -25,7 +25,6 @@ from ..runtime.holding import holding
 from ..runtime.spent import refuse_backward, spent
 from . import blocks
 from . import source as src
-from .assumptions import put_back, states_of
 from .assemble import Assembler, function_from
 from .blocks import ARGUMENTS, ASSUMPTION, COMPUTE, DERIVE, EFFECTS, HISTORY, READ_BACK, REBUILD, RESULTS, WRITE_BACK
 from .values.base import Value
@@ -109,7 +108,6 @@ class Emitter:
         self.overwritten: tuple = ()  # (position among the outputs, why a backward from it raises)
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
         self.derived: list = []
-        self.puts_back = False  # what the graph draws is put back where an assumption fails
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -305,23 +303,14 @@ class Emitter:
             self.outputs.append(tensor)
         return f".out{index}"
 
-    def require(self, tensor: TensorValue, doubt: Callable, generators: tuple) -> None:
-        """Do the call in eager where this result of the graph is false, and call ``doubt`` before; ``generators``, from
-        which the graph draws, are as they were then."""
-        required, states = self.graph_output(tensor), self.temporary()
-        if generators:
-            self.puts_back = True
-            with self.into(ARGUMENTS):
-                self.call(states_of, self.const(generators))
-                self.cmd("store_fast", states)
+    def require(self, tensor: TensorValue, doubt: Callable) -> None:
+        """Do the call in eager where this result of the graph is false, and call ``doubt`` before."""
+        required = self.graph_output(tensor)
         with self.into(ASSUMPTION, fails=True):
             self.cmd("load_fast", required)
             self.cmd("branch", "POP_JUMP_IF_TRUE", "holds")
             self.call(native().Unhooked(doubt))
             self.cmd("pop")
-            if generators:
-                self.call(put_back, self.const(generators), self.local(states))
-                self.cmd("pop")
             self.run_original()
             self.cmd("place", "holds")
 
@@ -569,7 +558,7 @@ class Emitter:
             self.derive()
         else:
             self.blocks[WRITE_BACK].clear()
-        before = blocks.before_commit(repeatable or self.puts_back)
+        before = blocks.before_commit(repeatable)
         blocks.check(self.blocks, self.argnames, self.failing, before)
         protected = before if self.failing else ()
         asm = Assembler(name, self.code.co_filename, self.argnames, first_line=self.code.co_firstlineno)

@@ -1,8 +1,8 @@
 """The sizes of a call's results as functions of symbolic sizes, learned by making the call at several sizes.
 
 A library call without a type rule is made on tensors without data to learn what it gives (``aten.types_by_probe``).
-With symbolic sizes it is made at a few more, which are unrelated to each other, and each size and stride of a result has
-to be a number, a size of an argument, a number of elements, or such a one scaled and shifted by constants, at all.
+With symbolic sizes it is made at a few more, which are unrelated to each other, and each size and stride of a result
+has to be a number, a size of an argument, a number of elements, or such a one scaled and shifted by constants, at all.
 Where one is not, the caller specialises the sizes. What is found is no proof: the plan compares the sizes that a call
 gives with those that were predicted, and a difference leaves that call to eager, before anything was changed.
 """

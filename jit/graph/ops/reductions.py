@@ -176,6 +176,19 @@ _any_all("any")
 _any_all("all")
 
 
+def _of_truths(name: str, reduction: str) -> None:
+    """``aten::_is_all_true`` and its like, which distributions and assertions ask."""
+    @op(name)
+    def expand(b: Builder, self: Node) -> Node:
+        if self.dtype is not torch.bool:
+            raise RuntimeError("self.scalar_type() == at::kBool INTERNAL ASSERT FAILED")
+        return b.reduce(reduction, self, None)
+
+
+_of_truths("_is_all_true", "all")
+_of_truths("_is_any_true", "any")
+
+
 @op("count_nonzero")
 def count_nonzero(b: Builder, self: Node, dim: int | None = None) -> Node:
     return b.reduce("sum", b.cast(b.ne(self, 0), torch.int64), b.dims_of(self, dim))
