@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..devices import backend
-from ..graph.nested import holds
 from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
