@@ -22,7 +22,6 @@ from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
-from .states.function_state import switched_off
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -378,8 +377,7 @@ def differences(entries: tuple, values: tuple[object, ...]) -> list[str]:
     why = []
     for entry in entries:
         try:
-            with switched_off():
-                why.append(native_guards.explain(entry.guards, values) or "it fits now")
+            why.append(native_guards.explain(entry.guards, values) or "it fits now")
         except Exception as error:  # a log line must not stop the program
             why.append(f"not known ({error})")
     return why

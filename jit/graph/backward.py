@@ -33,6 +33,7 @@ def make_leaf(tracer: Tracer, handle: TensorHandle) -> None:
     tracer.set(handle, "_node", tracer.builder.alias(handle.node))
     tracer.set(handle, "_grad", True)
     tracer.set(handle, "_leaf", True)
+    tracer.made_leaves += (handle.base,)
     tracer.set(tracer, "inner_leaves", (*tracer.inner_leaves, handle))
 
 

@@ -294,9 +294,8 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     if not carrying:
         return None
     # Of a leaf that nobody has behind the call, nobody sees the gradient.
-    shown = {leaf.base for leaf in tracer.inner_leaves} & {h.base for h in outputs}
-    if tracer.inner_leaf or shown or tracer.inner_leaves and not any(h.base.example.requires_grad
-                                                                     for h in tracer.inputs):
+    shown = {None, *(h.base for h in outputs)}.intersection(tracer.made_leaves)
+    if shown or tracer.made_leaves and not any(h.base.example.requires_grad for h in tracer.inputs):
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed",
                          "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)

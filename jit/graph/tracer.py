@@ -11,7 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -67,7 +67,7 @@ class Tracer:
         inputs: handles of the graph inputs, in order.
         autocast: device type -> dtype, where autocast is on at this point of the program.
         needs_grad: whether eager would have recorded any of the operations for autograd.
-        inner_leaf: whether the program made a constant that requires grad. (``inner_leaves``: results that were made to)
+        made_leaves: the bases of tensors that the program made to require grad; None for one that is a constant.
         regions: of inputs that share memory (memory.Region).
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then
@@ -81,7 +81,7 @@ class Tracer:
         self.inputs: list[TensorHandle] = []
         self.grad_enabled = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
-        self.needs_grad = self.inner_leaf = False
+        self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
@@ -104,7 +104,7 @@ class Tracer:
         self.journal = Journal()
         self.journal.grows(self.builder.nodes, self.inputs, self.events)
         self.journal.saves(self.builder, "next_id")
-        self.journal.saves(self, "grad_enabled", "needs_grad", "inner_leaf", "wrote", "wrote_unseen")
+        self.journal.saves(self, "grad_enabled", "needs_grad", "made_leaves", "wrote", "wrote_unseen")
         self.journal.includes(self.env.journal)
 
     # state that can be rolled back
@@ -162,7 +162,7 @@ class Tracer:
         if value.numel() > 64:
             raise Unsupported("a large constant tensor", kind="large-constant")
         b = self.builder
-        self.inner_leaf = self.inner_leaf or value.requires_grad
+        self.made_leaves += (None,) * value.requires_grad
         values = [0] * value.numel() if value.is_meta else value.flatten().tolist()
         scalars = [b.scalar(v, value.dtype, value.device) for v in values]
         if value.dim() == 0:

@@ -221,5 +221,6 @@ def explain(program: Any, locals: Sequence[object]) -> str:
     where = path(program.accessors, at)
     if not reached:
         return f"{where}: cannot be reached any more"
-    how = f"expected {kind} {short(payload)}, found {short(found)}" if fact is None else fact.mismatch(found)
+    with torch_private.WithoutTorchFunction():  # nothing of the program's is run to look at what was found
+        how = f"expected {kind} {short(payload)}, found {short(found)}" if fact is None else fact.mismatch(found)
     return f"{where}: {how}"

@@ -162,7 +162,7 @@ def requires_grad_(t: Tracer, self: TensorHandle, requires_grad: bool = True) ->
             return self
         raise Unsupported("requires_grad_ on an input", kind="autograd")
     t.set(self, "requires_grad", bool(requires_grad))
-    t.inner_leaf = t.inner_leaf or bool(requires_grad)
+    t.made_leaves += (None,) * bool(requires_grad)
     return self
 
 
