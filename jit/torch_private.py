@@ -405,7 +405,8 @@ def of_dtensors() -> types.SimpleNamespace:
     rules = importlib.import_module("torch.distributed.tensor").DTensor._op_dispatcher
     return types.SimpleNamespace(Spec=spec.DTensorSpec, Meta=spec.TensorMeta, rules=rules,
                                  propagate=rules.sharding_propagator.propagate,
-                                 apart=frozenset(rules._custom_op_handlers) | frozenset(rules._random_ops))
+                                 apart=frozenset(rules._custom_op_handlers) | frozenset(rules._random_ops),
+                                 sometimes_apart=frozenset(getattr(rules, "_custom_op_handlers_with_condition", ())))
 
 
 DTENSOR_SPEC, DTENSOR_PART = "_spec", "_local_tensor"  # their attributes
@@ -420,6 +421,7 @@ def part_of(tensor: Any) -> torch.Tensor:
     return tensor._local_tensor
 
 
+group_of_name = optional("_C._distributed_c10d._resolve_process_group", "the group of processes behind a name", _BREAK)
 module_call = required("nn.Module._call_impl", "the call of a module with hooks of FSDP is a break")
 
 

@@ -175,6 +175,25 @@ def gradients_past_a_collective_in_place():
     whole(f, own(4), grad=True)
 
 
+@case
+def a_failure_behind_a_collective():
+    """The collective is not made again: the other process has no partner for it."""
+    def f(x, at):
+        dist.all_reduce(x)
+        return x.cumsum(0)[at]
+
+    compiled = jit.compile(f)
+    index = torch.tensor([1, 2])
+    same(compiled(own(4)(), index), f(own(4)(), index))
+    try:
+        compiled(own(4)(), index + 4)
+    except (IndexError, RuntimeError):
+        pass
+    else:
+        raise AssertionError("no error")
+    same(compiled(own(4)(), index), f(own(4)(), index))
+
+
 # functional collectives
 
 

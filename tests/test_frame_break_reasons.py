@@ -21,6 +21,8 @@ import zlib
 import numpy
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401  (what is known of it is registered with it)
 from frame_harness import observe, same
 from torch.overrides import TorchFunctionMode
 
@@ -31,6 +33,7 @@ from jit.failures import InternalFailure
 from jit.frame import decode, dispatch
 from jit.graph import registry
 from jit.reasons import KINDS
+from jit.torch_private import fsdp_states
 
 PROGRAMS = {}
 
@@ -619,6 +622,44 @@ def with_no_table(fn, x):
 
 
 # -- the tests
+
+
+def in_a_group(fn, *args):
+    """The call in a process that is a group of its own."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        return fn(*args)
+    finally:
+        dist.destroy_process_group()
+
+
+@breaks("collective", call=in_a_group)
+def a_collective_of_a_tensor_with_gaps(x):
+    y = x * 2
+    dist.all_reduce(y[::2])  # here
+    return y + 1
+
+
+class Gathers(fsdp_states() or object):
+    """In the place of FSDP's own hooks."""
+
+    def hook(self, module, args):
+        return None
+
+
+def sharded():
+    module = torch.nn.Linear(4, 4)
+    torch.nn.init.ones_(module.weight)
+    torch.nn.init.ones_(module.bias)
+    module.hooks = Gathers()
+    module._forward_pre_hooks[0] = module.hooks.hook
+    return module
+
+
+@breaks("sharded-module", lambda: torch.arange(4.0), sharded)
+def a_module_that_is_sharded(x, module):
+    y = module(x * 2)  # here
+    return y + 1
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)

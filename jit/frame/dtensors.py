@@ -392,7 +392,8 @@ class Asker(torch_private.DispatchMode):
     def operator(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Record an operator on DTensors."""
         s = self.s
-        if func in _PRIVATE.apart:
+        if func in _PRIVATE.apart or func in _PRIVATE.sometimes_apart and any(
+                isinstance(t, DTensor) and any(p.is_partial() for p in t.placements) for t in args):
             raise refused(f"the operator {func}")
         if not any(isinstance(t, DTensor) for t in pytree.tree_leaves((args, kwargs))):
             raise refused(f"the operator {func} on what is none")

@@ -2,7 +2,8 @@
 
 An operator of the program's own may print, count or send, and its results may be others at the next call. The
 calls that the plan has made of such operators are taken for those that the program makes when it is run again, as
-long as they are the same operators: they give what the plan's gave, or raise what it raised.
+long as they are the same operators: they give what the plan's gave, or raise what it raised. Collectives in place are other
+operators in eager, and are an error there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class _Happened(torch_private.DispatchMode):
     def __torch_dispatch__(self, func: Callable, types: object, args: Sequence[object] = (),
                            kwargs: dict[str, object] | None = None) -> Any:
         name = (torch_private.schema(func).name, torch_private.schema(func).overload_name)
+        if name[0].startswith("c10d::") and any(made.startswith("_c10d_functional::") for made, *_ in self.records):
+            raise RuntimeError("a compiled call has failed behind a collective; the other processes would wait for it "
+                               "in vain if it were made again")
         for k, (*made, results, error) in enumerate(self.records):
             if tuple(made) != name:
                 continue

@@ -136,6 +136,15 @@ if dist.is_available():
         found = _mesh.get_group(*(known(s, a) for a in args), **{k: known(s, v) for k, v in kwargs.items()})
         return s.wrap(found, src.Const(found, "the group of a mesh"))
 
+    @on_call(torch_private.group_of_name)
+    def group_by_name(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        guard_groups(s)
+        try:
+            found = torch_private.group_of_name(args[0].const(s))
+        except RuntimeError as error:  # there is none
+            raise Raised(s.exception(error)) from None
+        return s.wrap(found, src.Const(found, "a group of processes"))
+
     _KNOWN = {_in_c(getattr(dist.ProcessGroup, name)) for name in ("rank", "size", "name")}
 
     @wrapper(type(vars(dist.ProcessGroup)["rank"]))
