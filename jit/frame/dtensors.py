@@ -118,7 +118,9 @@ def _made(s: Session, node: Node, *handles: Any) -> TensorValue:
 
 
 class LocalPart(src.GetAttr):
-    """The part of the DTensor ``of`` that this process has."""
+    """The part of the DTensor ``of`` that this process has: another object at each call, where it has a history."""
+
+    stays = False
 
     def load(self, e: Emitter) -> None:
         e.call(local_part, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
