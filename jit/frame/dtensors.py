@@ -419,6 +419,8 @@ class Asker(torch_private.DispatchMode):
             before = given[k] if k < len(given) else None
             if isinstance(before, DTensorSpec):
                 value = self._tensor(flat[k])
+                if func in _KEEPS:
+                    s.tracer.set(value.handle(s).base, "fragile", False)
                 local.append(self._met(redistributed(s, value, before, target.placements), target, outputs))
             else:
                 local.append(self._plain(target if sharding.use_val_from_redistribute_schema or k >= len(given)
@@ -490,6 +492,7 @@ def _better(func: Any, args: list[Value]) -> tuple[Any, list[Value]]:
 
 
 _aten = torch.ops.aten
+_KEEPS = frozenset((_aten.mm.default, _aten.addmm.default, _aten.bmm.default))  # their operands, for the backward
 _INSTEAD = {_aten._unsafe_view.default: _aten.view.default, _aten._softmax.default: _aten.softmax.int,
             _aten._log_softmax.default: _aten.log_softmax.int}
 
