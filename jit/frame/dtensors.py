@@ -118,7 +118,9 @@ def _made(s: Session, node: Node, *handles: Any) -> TensorValue:
 
 
 class LocalPart(src.GetAttr):
-    """The part of the DTensor ``of`` that this process has."""
+    """The part of the DTensor ``of`` that this process has: another object at each call, where it has a history."""
+
+    stays = False
 
     def load(self, e: Emitter) -> None:
         e.call(local_part, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
@@ -417,6 +419,8 @@ class Asker(torch_private.DispatchMode):
             before = given[k] if k < len(given) else None
             if isinstance(before, DTensorSpec):
                 value = self._tensor(flat[k])
+                if func in _KEEPS:
+                    s.tracer.set(value.handle(s).base, "fragile", False)
                 local.append(self._met(redistributed(s, value, before, target.placements), target, outputs))
             else:
                 local.append(self._plain(target if sharding.use_val_from_redistribute_schema or k >= len(given)
@@ -488,6 +492,7 @@ def _better(func: Any, args: list[Value]) -> tuple[Any, list[Value]]:
 
 
 _aten = torch.ops.aten
+_KEEPS = frozenset((_aten.mm.default, _aten.addmm.default, _aten.bmm.default))  # their operands, for the backward
 _INSTEAD = {_aten._unsafe_view.default: _aten.view.default, _aten._softmax.default: _aten.softmax.int,
             _aten._log_softmax.default: _aten.log_softmax.int}
 
