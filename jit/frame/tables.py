@@ -47,6 +47,11 @@ on_tensor_setter, on_class_descriptor, on_module_attribute = (
     _register(tensor_setters), _register(class_descriptors), _register(module_attributes))
 
 
+def rule_if_there(holder: object, *names: str) -> Callable:
+    """``array_rule`` for functions that some versions of NumPy do not have."""
+    return array_rule(*(getattr(holder, name) for name in names if hasattr(holder, name)))
+
+
 def add_pure(*callables: Callable) -> None:
     """Register C callables that may be run for real when every argument is a constant."""
     pure.update(callables)
