@@ -275,6 +275,22 @@ def test_guards():
         compiled([1.0])
 
 
+def test_wanted_errors():
+    compiled = jit.compile(lambda a: np.log(a - a) + 1)
+    compiled(A)
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        compiled(A)
+    with np.errstate(divide="ignore"):
+        same(np.full_like(A, -np.inf), compiled(A))
+
+    def inside(a):
+        with np.errstate(all="raise"):
+            return np.log(a - a)
+
+    with pytest.raises(FloatingPointError):
+        jit.compile(inside)(A)
+
+
 def test_few_compiles_over_lengths():
     compiled = jit.compile(lambda a: (np.tanh(a) * 2 + a.sum() / a.size).mean(), fullgraph=True)
     seen = []

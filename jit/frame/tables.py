@@ -67,6 +67,11 @@ def fill_in(loaded: Container[str]) -> None:
         late.pop(name)()
 
 
+def rule_if_there(holder: object, *names: str) -> Callable:
+    """``array_rule`` for functions that some versions of NumPy do not have."""
+    return array_rule(*(getattr(holder, name) for name in names if hasattr(holder, name)))
+
+
 def add_pure(*callables: Callable) -> None:
     """Register C callables that may be run for real when every argument is a constant."""
     pure.update(callables)

@@ -316,7 +316,7 @@ def breaks(template) -> bool:
     return any(word in template for word in (
         "graph_break", "off(", "print", ".item()", "float('inf')", "zlib", "heapq", "re.sub", "json", "getsizeof",
         "jit.disable", "class K", "locals()", "random", "> 0]", "> 1]", ".tolist", "torch.equal", ".data_ptr", ".data.",
-        "enum", "int(<tensor>", "<tensor>.sum() >"))
+        "enum", "float(np", "int(<tensor>", "<tensor>.sum() >"))
 
 
 def calls_objects(template) -> bool:

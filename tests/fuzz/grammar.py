@@ -167,6 +167,7 @@ EXPRESSIONS = {
         float(<int>)
         round(<tensor>.sum().item(), 4) | 0.6
         round(<tensor>.mean().item(), 4) | 0.3
+        round(float(np.abs(<tensor>.numpy()).sum()), 4) | 0.3
         math.sqrt(abs(<int>))
         math.floor(<float>) + 0.25
         divmod(<float>, 2)[1]
@@ -566,6 +567,12 @@ EXPRESSIONS = {
         catching([], torch.neg, <tensor>)
         <tensor>.std(unbiased=False) | 0.4
         <tensor>.sum().item() * <tensor> | 0.4
+        torch.from_numpy(np.tanh(<tensor>.float().numpy())) | 0.4
+        torch.as_tensor(<tensor>.numpy() * 2 + <int>) | 0.4
+        torch.as_tensor(np.cumsum(np.maximum(<tensor>.numpy(), <int>), axis=-1)) | 0.3
+        torch.tensor(np.array([<int>, <int>, <int>])) | 0.3
+        torch.from_numpy(np.concatenate([<tensor>.numpy(), <tensor>.numpy()]))[:6] | 0.3
+        torch.as_tensor(<tensor>.numpy().mean()) | 0.3
         <tensor>.var(0, keepdim=True) | 0.3
         <tensor>.norm() | 0.4
         <tensor>.prod().clamp(-9, 9)

@@ -3,6 +3,7 @@
 PRELUDE = """
 import bisect, collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, json, math, operator
 import random, re, sys, types, zlib
+import numpy as np
 import torch
 import jit
 

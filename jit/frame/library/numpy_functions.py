@@ -31,9 +31,10 @@ _PURE = {getattr(np, name) for name in (
     "cumsum interp clip").split() if hasattr(np, name)}
 _FUNCTION = type(np.prod)
 # Functions of which types, shapes and constants tell all.
-_FACTS = {np.result_type, np.can_cast, np.promote_types, np.min_scalar_type, np.iscomplexobj, np.isrealobj,
-          np.common_type, np.broadcast_shapes, np.lib.array_utils.normalize_axis_index,
-          np.lib.array_utils.normalize_axis_tuple, np.ndim}
+_FACTS = {np.result_type, np.can_cast, np.promote_types, np.iscomplexobj, np.isrealobj, np.common_type,
+          np.broadcast_shapes, np.ndim}
+_FACTS.update(getattr(np.lib.array_utils, name) for name in ("normalize_axis_index", "normalize_axis_tuple")
+              if hasattr(np.lib, "array_utils"))
 
 
 def plain(s: Session, value: Value):

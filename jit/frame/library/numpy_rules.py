@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 
-from ..tables import array_rule
+from ..tables import array_rule, rule_if_there
 
 # -- making arrays ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,8 @@ def copy(a, order="K"):
     return a.clone() if isinstance(a, torch.Tensor) else asarray(a)
 
 
-@array_rule(np.ndarray.astype, np.astype)
+@array_rule(np.ndarray.astype)
+@rule_if_there(np, "astype")
 def astype(x, dtype, order="K", casting="unsafe", subok=True, copy=True):
     return x.to(dtype)
 
@@ -368,12 +369,13 @@ def flatten(a, order="C"):
     return ravel(a, order)
 
 
-@array_rule(np.transpose, np.permute_dims)
+@array_rule(np.transpose)
+@rule_if_there(np, "permute_dims")
 def transpose(a, axes=None):
     return torch.permute(a, tuple(range(a.dim() - 1, -1, -1)) if axes is None else tuple(axes))
 
 
-@array_rule(np.matrix_transpose)
+@rule_if_there(np, "matrix_transpose")
 def matrix_transpose(x, /):
     return torch.transpose(x, -1, -2)
 
@@ -733,7 +735,7 @@ def matrix_power(a, n):
     return torch.linalg.matrix_power(a, n)
 
 
-@array_rule(np.linalg.svdvals)
+@rule_if_there(np.linalg, "svdvals")
 def svdvals(x, /):
     return torch.linalg.svdvals(floating(x))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..tables import array_rule, array_rules
+from ..tables import array_rule, array_rules, rule_if_there
 
 array_rules.update({
     np.add: torch.add, np.multiply: torch.mul,
@@ -174,11 +174,11 @@ def matmul(a, b):
     return torch.matmul(a, b)
 
 
-@array_rule(np.vecdot)
+@rule_if_there(np, "vecdot")
 def vecdot(a, b):
     return torch.sum(conjugate(a) * b, -1, dtype=a.dtype)
 
 
-@array_rule(np.matvec)
+@rule_if_there(np, "matvec")
 def matvec(a, b):
     return torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 TYPES = {dtype: of for of, dtype in DTYPES.items()}  # torch's -> NumPy's
+_STRONG_SCALARS = int(np.__version__.partition(".")[0]) >= 2
 NONE = Constant(None)
 _NO_VALUE = inspect.signature(np.sum).parameters["keepdims"].default  # what NumPy's parameters are by default
 CPU = Constant(torch.device("cpu"))
@@ -293,7 +294,7 @@ _ATTRIBUTES: dict[str, Callable[[Session, ArrayValue], Value]] = {
     "itemsize": lambda s, v: Constant(v.dtype(s).itemsize),
     "device": lambda s, v: Constant("cpu"),
     "T": lambda s, v: call(s, np.transpose, [v], {}),
-    "mT": lambda s, v: call(s, np.matrix_transpose, [v], {}),
+    "mT": lambda s, v: call(s, np.swapaxes, [v, Constant(-1), Constant(-2)], {}),
     "real": lambda s, v: call(s, np.real, [v], {}),
     "imag": lambda s, v: call(s, np.imag, [v], {}),
     "__class__": lambda s, v: s.wrap_class(v.pytype(s)),
@@ -431,6 +432,11 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
     """``fn(*args, **kwargs)`` of a function of NumPy, a ufunc, or a method of arrays by its descriptor."""
     if s.tracer.autocast or s.in_a_map or batched.active(s):
         raise refuse("arrays under autocast, or in a map")
+    if not _STRONG_SCALARS:
+        raise refuse("arrays of a NumPy before 2, whose types depend on values", "use NumPy 2")
+    wanted = s.wrap(errors_are_wanted(), src.Returned(src.Const(errors_are_wanted)))
+    if wanted.const(s):
+        raise refuse("errors about values, which are wanted (numpy.seterr)")
     with whole():
         if type(fn) is np.ufunc:
             return ufunc(s, fn, list(args), dict(kwargs))
@@ -444,6 +450,11 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
         if in_python:
             return s.inline(s.wrap_raw(fn.__wrapped__), args, kwargs)
         raise refuse(f"call of numpy.{getattr(fn, '__name__', fn)}")
+
+
+def errors_are_wanted() -> bool:
+    """Whether NumPy does more about values than to warn of them (``np.seterr``), which graphs do not."""
+    return not {"ignore", "warn"}.issuperset(np.geterr().values())
 
 
 @contextlib.contextmanager
