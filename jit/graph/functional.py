@@ -103,8 +103,9 @@ def run_python(fn: Callable, rebound: bool = True) -> Callable:
         _tracers.append(tracer)
         mark = tracer.journal.checkpoint()
         try:
-            result = body(*(_shallow_wrap(tracer, a) for a in args),
-                          **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
+            with torch_private.WithTorchFunction():
+                result = body(*(_shallow_wrap(tracer, a) for a in args),
+                              **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError, ValueError) as error:
             # torch's own argument parser does not take Dims, and some functions look into a tensor's internals.
             if holds(Dim, (args, kwargs)):
