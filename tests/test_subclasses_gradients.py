@@ -1,5 +1,5 @@
-"""Gradients of tensors of classes with a ``__torch_dispatch__``: of arguments, of what is returned, and through them, as
-PyTorch's autograd has them above the class."""
+"""Gradients of tensors of classes with a ``__torch_dispatch__``: of arguments, of what is returned, and through them,
+as PyTorch's autograd has them above the class."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
-"""Gradients of tensors of classes with a ``__torch_dispatch__``, which have no data of their own: into the graph and out
-of it they go as gradients of the tensors inside.
+"""Gradients of tensors of classes with a ``__torch_dispatch__``, which have no data of their own: into the graph and
+out of it they go as gradients of the tensors inside.
 
 An argument that requires grad comes with *carriers*, one for each tensor inside of it that has gradients: tensors of
 the same values whose history leads to the argument (``Carry``). The graph gives gradients to those, of which the
