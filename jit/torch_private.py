@@ -237,6 +237,7 @@ FunctionState = required("_C._TorchFunctionState", "calls with tensors of subcla
 get_function_state = required("_C._get_torch_function_state", "calls with tensors of subclasses")
 set_function_state = required("_C._set_torch_function_state", "calls with tensors of subclasses")
 WithoutFunctionOfClasses = required("_C.DisableTorchFunctionSubclass", "calls with tensors of subclasses")
+WithTorchFunction = required("_C._EnableTorchFunction", "lets proxies see the calls of Python functions")
 function_enabled = optional("_C._is_torch_function_enabled", "asked by PyTorch's Python code", _BREAK)
 has_function, has_function_unary, has_function_variadic = (
     optional(f"_C._has_torch_function{end}", "asked by PyTorch's Python code", _BREAK)

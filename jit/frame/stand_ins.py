@@ -29,6 +29,7 @@ from ..graph.ops.metadata import NOT_OPERATIONS
 from . import source as src
 from . import tables
 from .size_nodes import from_torch, to_torch
+from .subclass_gradients import arguments, rebuilt, taken_apart, with_gradient
 from .states import function_state
 from .states.autocast import AUTOCAST
 from .states.index_modes import MODES, function_modes
@@ -40,6 +41,7 @@ from .values.lifting import lift
 from .values.mappings import DictValue
 
 if TYPE_CHECKING:
+    from ..graph.handles import TensorHandle
     from .session import Session
     from .values.tensor import TensorValue
 
@@ -404,29 +406,49 @@ class Asker:
             raise Unsupported("a tensor is changed in place by a call with a tensor of a class with __torch_dispatch__",
                               kind="gradient")
         leaves = self.histories(given)
-        if any(t.value.dispatches for t in leaves):
-            raise Unsupported("the gradient with respect to a tensor of a class with __torch_dispatch__",
-                              kind="gradient")
         for t in found:
-            self.record_history(t, leaves)
+            tangents, finish = self.differentiate(t, leaves, [t.value.handle(s)])
+            t.value = s.recording.tensor_of(finish(s.recording.tensor_of(tangents[0]))[0])
 
-    def record_history(self, result: StandIn, leaves: list[StandIn]) -> None:
+    def emerging(self, value: Any) -> dict[int, Value]:
+        """Of a result with a history: id of a tensor inside -> that tensor with the history, in order."""
+        s, parts = self.s, with_gradient(self.s, taken_apart(self.s, value)[0])
+        stand_in = self.made[id(value)][1]
+        tangents, finish = self.differentiate(stand_in, self.leaves.get(id(stand_in), [stand_in]),
+                                              [p.handle(s) for p in parts.values()])
+        inside: dict = dict(zip(parts, map(s.recording.tensor_of, tangents)))
+        with self.unrecorded():
+            tangent = rebuilt(s, value, inside)
+        return dict(zip(map(id, parts.values()), map(s.recording.tensor_of, finish(tangent))))
+
+    def differentiate(self, result: StandIn, leaves: list[StandIn],
+                      handles: list[TensorHandle]) -> tuple[list[TensorHandle], Callable]:
+        """(tangents of ``handles``, which are what the graph has for ``result``; a function from the tangent of the
+        result to ``handles`` with their history)."""
         s = self.s
-        trace = FunctionTrace(s.tracer, [t.value.handle(s) for t in leaves], [result.value.handle(s)])
-        tangent = s.recording.tensor_of(trace.tangents[0]).new_stand_in(s, StandIn, False)
-        tangent.value, tangent.asker = s.recording.tensor_of(trace.tangents[0]), self
-        done = len(s.effects.log)
-        with self.as_program(), Operators(self):
-            try:
-                found = torch.autograd.grad(result, leaves, tangent, retain_graph=True, allow_unused=True)
-            except (Raised, JitError):
-                raise
-            except Exception as error:  # of PyTorch's, in a formula
-                raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
-        if s.effects.since(done):
-            raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
-        made = trace.finish([None if g is None else g.value.handle(s) for g in found], None)
-        result.value = s.recording.tensor_of(made[0])
+        plain = [t.value.handle(s) for t in leaves if not t.value.dispatches]
+        trace = FunctionTrace(s.tracer, plain, handles)
+
+        def finish(tangent: Any) -> list[TensorHandle]:
+            given = tangent.new_stand_in(s, StandIn, False)
+            given.value, given.asker = tangent, self
+            done = len(s.effects.log)
+            with self.as_program(), Operators(self):
+                try:
+                    found = torch.autograd.grad(result, leaves, given, retain_graph=True, allow_unused=True)
+                except (Raised, JitError):
+                    raise
+                except Exception as error:  # of PyTorch's, in a formula
+                    raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
+            if s.effects.since(done):
+                raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
+            with self.unrecorded():
+                rows = [row for t, g in zip(leaves, found)
+                        for row in arguments(s, t.value, None if g is None else g.value)]
+            trace.arguments = [handle for handle, _ in rows]
+            return trace.finish([g for _, g in rows], None)
+
+        return trace.tangents, finish
 
 
 def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:

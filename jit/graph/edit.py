@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
+from jit import torch_private
 from jit.errors import JitError, PassError
 from jit.graph.build import Builder
 from jit.graph.gradient_paths import carrying
@@ -18,7 +19,7 @@ from jit.graph.nested import frozen, of_kind, replaced
 from jit.graph.passes.dce import eliminate_dead_nodes, mark_checked, unmarked
 from jit.graph.passes.rewrite import protected_nodes
 from jit.graph.prims import VIEWS
-from jit.graph.proxy import Proxy, asked, call, unwrap
+from jit.graph.proxy import Proxy, call, unwrap
 from jit.graph.tracer import Tracer
 from jit.graph.verify import InvalidGraph, verify
 
@@ -70,7 +71,7 @@ def trace_on(fn: Callable, nodes: Sequence[Node], env: ShapeEnv, next_id: int, c
     tracer.builder.next_id, tracer.builder.loc = next_id, loc
     handles = {n: tracer.fresh(n, n in carries) for n in nodes}
     versions = {n: h.base.version for n, h in handles.items()}
-    with asked(), Recording(tracer):
+    with torch_private.WithTorchFunction(), Recording(tracer):
         result = unwrap(fn(*[Proxy(tracer, handles[n]) for n in nodes]))
     if any(h.base.version != versions[n] for n, h in handles.items()):
         raise PassError("the function writes into a tensor that it is given; a replacement may only write into tensors "

@@ -19,7 +19,7 @@ from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.op_info import op_info
 from jit.graph.ir import same_ints
 from jit.graph.layout import broadcast_shapes
-from jit.graph.proxy import Proxy, asked, call, unwrap, wrap
+from jit.graph.proxy import Proxy, call, unwrap, wrap
 from jit.graph.registry import python_function
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def run_python(fn: Callable, rebound: bool = True) -> Callable:
         _tracers.append(tracer)
         mark = tracer.journal.checkpoint()
         try:
-            with asked():
+            with torch_private.WithTorchFunction():
                 result = body(*(_shallow_wrap(tracer, a) for a in args),
                               **{k: _shallow_wrap(tracer, v) for k, v in kwargs.items()})
         except (TypeError, AttributeError, ValueError) as error:

@@ -6,14 +6,12 @@ run as they are while every tensor operation in them is recorded. Tests use it t
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from jit import torch_private
 from jit.graph.attributes import ATTRIBUTES
 from jit.graph.dims import Dim
 from jit.graph.handles import SymSize, TensorHandle
@@ -89,17 +87,6 @@ for _name in ("neg", "pos", "abs", "invert"):
                                                                  fn, (self,), {}))(getattr(operator, _name)))
 Proxy.__getitem__ = _operator(operator.getitem, False)
 Proxy.__setitem__ = lambda self, index, value: call(self._tracer, operator.setitem, (self, index, value), {})
-
-
-@contextlib.contextmanager
-def asked() -> Iterator[None]:
-    """PyTorch asks the proxies that it is given, which capturing, to run none of the program's code, switches off."""
-    before = torch_private.get_function_state()
-    torch_private.set_function_state(torch_private.FunctionState.ENABLED)
-    try:
-        yield
-    finally:
-        torch_private.set_function_state(before)
 
 
 def _find_tracer(args: object) -> Tracer | None:

@@ -26,6 +26,7 @@ from ...runtime.guards import TensorSpec
 from .. import messages
 from .. import source as src
 from ..size_nodes import to_torch
+from ..subclass_gradients import emerge
 from ..tables import wrapper
 from .base import Raised, Value
 from .constant import Constant
@@ -105,6 +106,7 @@ class WrapperTensor(SubclassTensor):
         super().__init__(None, obj, source)
         self.cls, self.made = cls, made
         self.attrs: dict[str, Any] = {}
+        self.carriers: dict | None = None  # see ``subclass_gradients``
 
     def identity(self) -> tuple[str, int]:
         return ("object", id(self.obj)) if self.obj is not None else ("value", id(self))
@@ -225,14 +227,20 @@ class WrapperTensor(SubclassTensor):
             e.load_source_or_const(self)
             return
         known = e.session.asker.made.get(id(self))
-        if known is not None and known[1].requires_grad:
-            raise Unsupported(f"a {self.cls.__name__} that has a gradient leaves the captured region", kind="gradient")
+        parts = e.session.asker.emerging(self) if known is not None and known[1].requires_grad else {}
         args, kwargs = self.made
         e.call_const(torch_private.make_wrapper, args, kwargs)
         e.remember(self)
         for name, value in self.attrs.items():
+            part = None if value is DELETED else parts.get(id(value))
             if value is not DELETED:
-                e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value))
+                e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value) if part is None
+                       else functools.partial(e.call_const, torch.Tensor.detach, [part]))
+        if parts:
+            made = e.memo[self.memo_key()]
+            e.cmd("pop")
+            e.call(emerge, e.local(made), *(functools.partial(e.load, p) for p in parts.values()))
+            e.remember(self)
 
     def describe(self) -> str:
         return f"a {self.cls.__name__}" + (f" ({self.source})" if self.source is not None else "")

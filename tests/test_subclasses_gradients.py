@@ -1,0 +1,73 @@
+"""Gradients of tensors of classes with a ``__torch_dispatch__``: of arguments, of what is returned, and through them,
+as PyTorch's autograd has them above the class."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from frame_harness import same
+from subclass_programs import Pair, StraightThrough, pair
+from test_subclasses_programs import taken_apart
+
+import jit
+
+
+def wanted(*shape):
+    return Pair(torch.randn(*shape), torch.randn(*shape)).requires_grad_()
+
+
+PROGRAMS = {
+    "elementwise": (lambda p: (p * 2).sin(), lambda: [wanted(3, 4)]),
+    "a product": (lambda p, x: p @ x, lambda: [wanted(3, 4), torch.randn(4, 5)]),
+    "two arguments": (lambda p, q: F.linear(p, q) * 2, lambda: [wanted(3, 4), wanted(5, 4)]),
+    "one of two": (lambda p, q: F.softmax(p * q, -1), lambda: [wanted(3, 4), pair(3, 4)]),
+    "not of this call": (lambda p: (p.detach() * 2, p.a + 1)[0], lambda: [wanted(3)]),
+    "past a rounding": (lambda x, w: F.linear(x, w),
+                        lambda: [torch.randn(2, 4, requires_grad=True), StraightThrough(torch.randn(3, 4), 2)]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradient(name):
+    fn, make = PROGRAMS[name]
+    jit.reset()
+    fast, found = jit.compile(fn, fullgraph=True), []
+    for run in (fn, fast, fast):
+        torch.manual_seed(0)
+        args = make()
+        result = run(*args)
+        if result.requires_grad:
+            given = torch.randn(result.shape)
+            result.backward(Pair(given, given + 1) if type(result) is Pair else given)
+        found.append(taken_apart([result.detach(), result.requires_grad, [a.grad for a in args]]))
+    same(found[0], found[1], rtol=1e-5)
+    same(found[0], found[2], rtol=1e-5)
+
+
+def test_a_gradient_of_another_context():
+    class Marked(Pair):
+        @staticmethod
+        def __new__(cls, a, b, mark=0):
+            return Pair.__new__(cls, a, b)
+
+        def __init__(self, a, b, mark=0):
+            super().__init__(a, b)
+            self.mark = mark
+
+        def __tensor_flatten__(self):
+            return ["a", "b"], self.mark
+
+        @staticmethod
+        def __tensor_unflatten__(inner, context, size, stride):
+            return Marked(inner["a"], inner["b"], context)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            parts = [[getattr(t, n) if isinstance(t, Marked) else t for t in args] for n in "ab"]
+            return Marked(*[func(*p, **(kwargs or {})) for p in parts])
+
+    p = Marked(torch.randn(3), torch.randn(3)).requires_grad_()
+    out = jit.compile(lambda p: p * 2, fullgraph=True)(p)
+    with pytest.raises(RuntimeError, match="another context"):
+        out.backward(Marked(torch.ones(3), torch.ones(3), 5))
+    jit.compile(lambda p: p * 2, fullgraph=True)(p).backward(Marked(torch.ones(3), torch.ones(3)))
+    same(p.grad.a, torch.full((3,), 2.0))
