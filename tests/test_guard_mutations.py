@@ -111,6 +111,8 @@ PROGRAMS = {
                                 *(f"X = torch.arange({4 * n}.0).view({n}, 4){v}" for n in (3, 5, 6)
                                   for v in ("", ".t().contiguous().t()", "[:, 1:3]"))),
     # of the process
+    "numbers": Mutation("numbers", "k = 0.5\ndef f(x): return x if k > 0.25 else x * 2", "k = 0.75", "k = 0.125",
+                        "k = float('nan')", "k = -3.0", "k = 5", "k = 0.25"),
     "grad mode": Mutation("global_state",
                           "w = torch.ones(3, requires_grad=True)\ndef f(x): return (x * w).requires_grad",
                           "torch.set_grad_enabled(False)", "torch.set_grad_enabled(True)"),
@@ -205,7 +207,7 @@ def test_program(name, monkeypatch):
 
 # Facts of the process or of several arguments, and those that the call itself changes.
 READ_ON_EACH_CALL = {"grad mode", "default dtype", "autocast", "default device", "deterministic", "dims",
-                     "dims of strides", "generator_state", "iterator_state", "returned"}
+                     "dims of strides", "numbers", "generator_state", "iterator_state", "returned"}
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - READ_ON_EACH_CALL))
