@@ -80,10 +80,13 @@ def schedule_inside(device, wrap):
 @row("optimizer: LBFGS with a closure, the closure compiled")
 def lbfgs(device, wrap):
     model = small_net(device, 8, 16, 2)
-    optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
+    first = copy.deepcopy(model.state_dict())
     compute = wrap(lambda x, y: F.mse_loss(model(x), y))
 
     def run(i):
+        # From the same weights each time: how often the closure is called depends on them.
+        model.load_state_dict(first)
+        optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
         x, y = normal(device, 32, 8, seed=i), normal(device, 32, 2, seed=i + 50)
 
         def closure():
