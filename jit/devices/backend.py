@@ -38,6 +38,17 @@ class Backend:
         """The random generator of each device of this kind; None while none is in use."""
         return None
 
+    def recording(self) -> bool:
+        """Whether what is launched now is recorded rather than run."""
+        return False
+
+    def settle(self) -> None:
+        """Wait for all that was launched."""
+
+    def has_room(self) -> bool:
+        """Whether there is as much memory again as the program has taken at most so far."""
+        return True
+
     def architecture(self, device: torch.device | None = None) -> Architecture:
         """The numbers of a device (None: of the current one), or of one to compile for where there is none here."""
         raise NotImplementedError(self.type)

@@ -80,6 +80,19 @@ class Cuda(Backend):
     def generators(self) -> tuple | None:
         return torch.cuda.default_generators if torch.cuda.is_initialized() else None
 
+    def recording(self) -> bool:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def settle(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def has_room(self) -> bool:
+        if not torch.cuda.is_initialized():
+            return True
+        free, _ = torch.cuda.mem_get_info()
+        return 2 * torch.cuda.max_memory_allocated() < free + torch.cuda.memory_reserved()
+
     def architecture(self, device: torch.device | None = None) -> Architecture:
         if not torch.cuda.is_initialized() and not torch.cuda.is_available():
             return H200

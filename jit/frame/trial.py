@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import config, logs, torch_private
+from ..devices import registered
 
 if TYPE_CHECKING:
     from ..runtime.native import Entry
@@ -30,35 +31,25 @@ BEHIND = 1.25  # a first pair that says so is enough
 SLOW_S = 20.0  # calls that take longer are not repeated in eager
 
 
-def _random_states() -> list[Any]:
-    states: list[Any] = [bytes(torch.random.default_generator.get_state().untyped_storage())]
-    if torch.cuda.is_initialized():
-        states += [(g.initial_seed(), g.get_offset()) for g in torch.cuda.default_generators]
-    return states
-
-
-def _on_gpu() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
-
-
-def _now() -> float:
-    """The clock in seconds, once the GPU has done what it was given."""
-    if _on_gpu():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+def _random_states() -> list[bytes]:
+    return [bytes(g.get_state().untyped_storage()) for kind in registered() for g in kind.generators() or ()]
 
 
 def _may_time() -> bool:
-    """Whether a call can be timed here: not while GPU work is being recorded."""
-    return not (torch.are_deterministic_algorithms_enabled() or _on_gpu() and torch.cuda.is_current_stream_capturing())
+    """Whether a call can be timed here: not while work is being recorded on a device."""
+    return not torch.are_deterministic_algorithms_enabled() and not any(kind.recording() for kind in registered())
 
 
 def _has_room() -> bool:
-    """Whether eager's memory is sure to be there: the GPU has as much again as the program has taken so far."""
-    if not _on_gpu():
-        return True
-    free, _ = torch.cuda.mem_get_info()
-    return 2 * torch.cuda.max_memory_allocated() < free + torch.cuda.memory_reserved()
+    """Whether eager's memory is sure to be there: devices have as much again as the program has taken so far."""
+    return all(kind.has_room() for kind in registered())
+
+
+def _now() -> float:
+    """The clock in seconds, once devices have done what they were given."""
+    for kind in registered():
+        kind.settle()
+    return time.perf_counter()
 
 
 class Trial:
