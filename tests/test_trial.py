@@ -124,6 +124,14 @@ def test_not_where_results_have_to_be_the_same():
     assert _entry(compiled).target is not None
 
 
+def test_not_in_one_process_of_several(monkeypatch):
+    """Each process has to issue the collectives of the others, whatever its clock says."""
+    compiled, x = jit.compile(slow_compiled), torch.randn(4)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    _calls(compiled, x)
+    assert _entry(compiled).target is not None
+
+
 def test_switched_off():
     compiled, x = jit.compile(slow_compiled), torch.randn(4)
     with jit.config.patch(eager_where_faster=False):

@@ -523,7 +523,7 @@ def call(s: Session, fn: Callable, args: list[Value], kwargs: dict[str, Value]) 
             result = fn(*given, **named)
     except (Raised, JitError):
         raise
-    except Exception as error:
+    except Exception as error:  # of PyTorch's own, which eager raises behind the break
         raise refused(f"{getattr(fn, '__name__', fn)} raises {type(error).__name__}: {error}") from None
     finally:
         s.tracer.autocast = cast

@@ -36,7 +36,10 @@ def _random_states() -> list[bytes]:
 
 
 def _may_time() -> bool:
-    """Whether a call can be timed here: not while work is being recorded on a device."""
+    """Whether a call can be timed here: not while work is being recorded on a device, and in one process of several,
+    which have to do the same."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return False
     return not torch.are_deterministic_algorithms_enabled() and not any(kind.recording() for kind in registered())
 
 

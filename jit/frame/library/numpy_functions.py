@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import torch
 
+from ...devices import backend
 from ...errors import Unsupported
 from .. import source as src
 from ..tables import array_rules, on_array_method, on_call, on_function, on_method, on_tensor_method
@@ -362,7 +363,7 @@ def _from_data(fn: Callable, copies: bool) -> None:
         else:
             tensor = _own_tensor(s, array)
         given = {k: v for k, v in kwargs.items() if not (v.is_leaf and v.value is None)}
-        if "device" not in given and torch.get_default_device().type != "cpu":
+        if "device" not in given and not backend(torch.get_default_device()).host:
             raise refuse("a tensor of an array on the default device", "give the device")
         return s.torch_call(torch.Tensor.to, [tensor], given) if given else tensor
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import torch
 
+from ...devices import backend
 from ...errors import Unsupported
 from ...graph.dims import hint
 from ...graph.memory import extent
@@ -312,7 +313,7 @@ def with_tensor(s: Session, op: Binary | Comparison, array: ArrayValue, a: Value
 def number_like(s: Session, scalar: ArrayValue, tensor: Value) -> Value:
     """A NumPy scalar as the operand of a tensor. Raises Unsupported where a tensor without axes is not the same."""
     other, own = tensor.handle(s).dtype, scalar.handle(s).dtype
-    if tensor.handle(s).device.type != "cpu" or not tensor.handle(s).shape or other in (torch.float16, torch.bfloat16):
+    if not backend(tensor.handle(s).device).host or not tensor.handle(s).shape or other in (torch.float16, torch.bfloat16):
         raise refuse("a NumPy scalar as the operand of this tensor", "make it a tensor")
     kept = other.is_complex or other.is_floating_point and not own.is_complex or not (
         own.is_floating_point or own.is_complex) and other is not torch.bool
@@ -407,7 +408,7 @@ def array_of(s: Session, tensor: TensorValue) -> ArrayValue:
     handle = tensor.handle(s)
     if handle.requires_grad:
         raise refuse("numpy() of a tensor that requires grad", "detach() it first")
-    if handle.device.type != "cpu" or handle.dtype not in TYPES:
+    if not backend(handle.device).host or handle.dtype not in TYPES:
         raise refuse(f"numpy() of a tensor of {handle.dtype} on {handle.device}", "use cpu() first")
     return ArrayValue(np.ndarray, s.recording.traced(lambda: s.tracer.attribute(handle, "data")))
 
