@@ -4,8 +4,9 @@ operators whose result has another size, or that raise, for unusual values.
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
 done in eager instead, which raises what the program raises. What a graph has drawn from PyTorch's own generators is put
-back before. Graphs that change their inputs cannot be run twice: those are captured again without assumptions. A function whose assumption fails on more than a
-quarter of the calls does its work twice on each of these: it is captured again with a break at the branch.
+back before. Graphs that change their inputs cannot be run twice: those are captured again without assumptions. A
+function whose assumption fails on more than a quarter of the calls does its work twice on each of these: it is captured
+again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
+    from ..graph.ir import Node
     from .canonical import Instr
     from .session import Session
 
@@ -113,11 +115,15 @@ def check(graph) -> tuple:
     """The generators that a graph draws from, whose states an eager run of the same call wants back. Raises Reconsider
     for a graph that cannot be followed by one."""
     draws = [n for n in graph.nodes if not n.repeatable]
-    if any(o.mutates is not None for o in graph.outputs) or any(
-            n.op == "aten_call" and (not n.attrs["target"].startswith("aten::") or holds(torch.Generator, list(n.attrs.values())))
-            for n in draws):
+    if any(o.mutates is not None for o in graph.outputs) or not all(map(_draws_plainly, draws)):
         raise Reconsider
     return tuple({id(g): g for g in (_generator(t.device) for n in draws for t in n.types)}.values())
+
+
+def _draws_plainly(node: Node) -> bool:
+    """Whether a node that cannot be done twice draws from PyTorch's own generators, and does nothing else."""
+    return node.op != "aten_call" or node.attrs["target"].startswith("aten::") and not holds(
+        torch.Generator, list(node.attrs.values()))
 
 
 def _generator(device: torch.device) -> torch.Generator:
