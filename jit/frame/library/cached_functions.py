@@ -109,8 +109,8 @@ def real_argument(s: Session, value: Value) -> object:
     itself what it equals."""
     if type(value) is Constant or value.symbolic is int or value.is_code and not value.is_function:
         return value.const(s) if value.is_const() else value.pin(s)
-    if value.builtin is tuple and value.cls is tuple:
-        return tuple(real_argument(s, v) for v in value.load(s))
+    if value.builtin is tuple and value.cls in (tuple, torch.Size):
+        return value.cls(real_argument(s, v) for v in value.load(s))
     if value.is_function and value.obj is not None:
         return value.pin_object(s)
     if value.is_object and value.obj is not None and value.builtin is not tuple:

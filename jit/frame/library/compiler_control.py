@@ -121,7 +121,10 @@ def mark_step(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Consta
 
 
 @on_name(*torch_private.TORCH_BREAKS)
-def torch_break(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
+def torch_break(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """PyTorch's own code, such as that of optimizers, asks its compiler for breaks of which there is no need here."""
+    if str(s.frames[-1].fn.globals.get("__name__")).partition(".")[0] == "torch":
+        return Constant(None)
     text = args[0] if args else kwargs.get("msg", Constant(""))
     said = text.const(s)
     raise Unsupported(f"torch._dynamo.{fn.code.co_name}() was called" + (f": {said}" if said else ""),
