@@ -309,6 +309,8 @@ TORCH_ORIGINAL, TORCH_MARKED_ID = "_torchdynamo_orig_callable", "_torchdynamo_wr
 # Where it keeps what ``allow_in_graph``, ``disallow_in_graph`` and ``substitute_in_graph`` were called for.
 TORCH_RULES, TORCH_ALLOWED, TORCH_DISALLOWED = (f"{TORCH_COMPILER}.trace_rules", "_allowed_callable_ids",
                                                 "_disallowed_callable_ids")
+# Modules for whose functions PyTorch itself says to its compiler that they are not for its graphs.
+TORCH_OWN = (TORCH_COMPILER, "torch._functorch", "torch.nn.attention")
 TORCH_SUBSTITUTES = (f"{TORCH_COMPILER}.variables.functions", "PolyfilledFunctionVariable", "_get_polyfill_handlers")
 TORCH_SUBSTITUTE = "__torch_dynamo_polyfill__"
 # Modules whose Python functions only compute on their tensor arguments.

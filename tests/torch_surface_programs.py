@@ -44,6 +44,9 @@ def around(fn):
 
 program("torch.compile")(lambda: around(torch.compile(inner, backend="eager")))
 program("torch.compile, inside")(lambda: lambda t: torch.compile(inner, backend="eager")(t * 2) - 1)
+program("torch.compile of a method")(lambda: around(torch.compile(Net().scaled, backend="eager")))
+program("torch.compile of jit.compile")(lambda: torch.compile(jit.compile(inner), backend="eager"))
+program("torch.compile of jit.compile of a module")(lambda: torch.compile(jit.compile(NET), backend="eager"))
 program("torch.compile, given to jit")(lambda: torch.compile(inner, backend="eager"))
 program("torch.compiler.compile")(lambda: around(torch.compiler.compile(inner, backend="eager")))
 program("torch.compiler.disable")(lambda: around(torch.compiler.disable(inner, reason="of old age")))
@@ -197,6 +200,9 @@ class Net(torch.nn.Module):
     def forward(self, t):
         return self.linear(t).relu() + self.linear.bias
 
+    def scaled(self, t):
+        return t * self.linear.bias.detach()
+
 
 NET = Net()
 OPTIMIZED = torch.compile(NET, backend="eager")
@@ -206,6 +212,20 @@ program("OptimizedModule")(lambda: around(OPTIMIZED))
 program("OptimizedModule, given to jit")(lambda: OPTIMIZED)
 program("Module.compile")(lambda: around(IN_PLACE))
 program("Module.compile, given to jit")(lambda: IN_PLACE)
+
+
+@program("an optimizer's step, which asks for breaks")
+def _():
+    w = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([w], lr=0.0)
+
+    def fn(t):
+        (w * t).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return t * w.detach()
+
+    return fn
 
 
 @program("modules made inside")

@@ -71,9 +71,10 @@ def _said(which: str, fn: Any) -> bool:
 
 
 def is_disallowed(fn: Any) -> bool:
-    """Whether ``torch._dynamo.disallow_in_graph`` was called for it."""
+    """Whether the program has called ``torch._dynamo.disallow_in_graph`` for it. PyTorch does so for functions of some
+    of its private modules."""
     return (_said(torch_private.TORCH_DISALLOWED, fn)
-            and not str(getattr(fn, "__module__", "")).startswith(torch_private.TORCH_COMPILER))
+            and not str(getattr(fn, "__module__", "")).startswith(torch_private.TORCH_OWN))
 
 
 def is_in_graph(fn: Any) -> bool:
