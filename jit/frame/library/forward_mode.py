@@ -1,9 +1,9 @@
 """``torch.autograd.forward_ad``: dual numbers, and ``torch.autograd.functional``'s maps over them.
 
 A dual level is a level of gradients (``library.transforms``). ``make_dual`` makes a tensor of its own that gradients
-are taken with respect to, and remembers its tangent. ``unpack_dual`` asks for the tangent of what was computed: the vector
-Jacobian product with respect to all such tensors is linear in the vector, and its own gradient with respect to that,
-applied to the tangents, is what forward mode gives.
+are taken with respect to, and remembers its tangent. ``unpack_dual`` asks for the tangent of what was computed: the
+vector Jacobian product with respect to all such tensors is linear in the vector, and its own gradient with respect to
+that, applied to the tangents, is what forward mode gives.
 
 A break inside of a level leaves the whole function to eager: nothing can go on between its two ends.
 """

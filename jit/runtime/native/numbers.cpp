@@ -227,8 +227,8 @@ PyTypeObject NumbersType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 Row parse_row(PyObject* o, int32_t at, int32_t n_arguments) {
   static const std::pair<const char*, Row::Op> binary[] = {
-      {"+", Row::kAdd},  {"-", Row::kSub},       {"*", Row::kMul},       {"/", Row::kDiv},
-      {"**", Row::kPow}, {"add32", Row::kAdd32}, {"sub32", Row::kSub32}, {"mul32", Row::kMul32},
+      {"+", Row::kAdd},  {"-", Row::kSub},        {"*", Row::kMul},       {"/", Row::kDiv},
+      {"**", Row::kPow}, {"add32", Row::kAdd32},  {"sub32", Row::kSub32}, {"mul32", Row::kMul32},
       {"<", Row::kLess}, {"<=", Row::kLessEqual}, {"==", Row::kEqual}};
   static const std::pair<const char*, Row::Op> unary[] = {
       {"neg", Row::kNeg}, {"sqrt", Row::kSqrt}, {"round32", Row::kRound32}, {"not", Row::kNot}};

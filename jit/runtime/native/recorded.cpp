@@ -50,11 +50,10 @@ const Record& record_of(const at::Tensor& t) {
 // backward finds out.
 at::Tensor leaf_of(const at::Tensor& t, bool copied, bool wanted) {
   at::Tensor leaf;
-  if (copied || t.is_inference())
-    leaf = t.clone();
+  if (copied || t.is_inference()) leaf = t.clone();
   else
-    leaf = at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(
-        t.unsafeGetTensorImpl()->version_counter(), /*allow_tensor_metadata_change=*/false));
+    leaf = at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(t.unsafeGetTensorImpl()->version_counter(),
+                                                                       /*allow_tensor_metadata_change=*/false));
   if (wanted) leaf.set_requires_grad(true);
   return leaf;
 }

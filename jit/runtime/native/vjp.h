@@ -12,7 +12,6 @@ namespace jit {
 // Calls `fn` with autograd on, inside code that runs below it. The GIL must not be held.
 void with_autograd(const std::function<void()>& fn);
 
-
 // A tensor on the same memory that requires grad and has no history.
 at::Tensor fresh_leaf(const at::Tensor& t);
 
