@@ -24,7 +24,7 @@ DIVISIBLE = 16
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
-    from .buffers import Buffers, Storage
+    from .buffers import Buffers
     from .emit_plan import PlanWriter
     from .planner import Planner
 
