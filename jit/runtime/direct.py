@@ -48,9 +48,8 @@ def _direct(name: str, device: str, known: weakref.ref, wrapped: weakref.ref, ke
 
     def call(*args: Any) -> Any:
         record, fn = known(), kernel()
-        registered = {} if record is None else record._backend_fns
-        if (fn is None or registered.get(device, registered.get(None)) is not wrapped()
-            or record._disabled_kernel):
+        registered = {} if record is None or record._disabled_kernel else record._backend_fns
+        if fn is None or registered.get(device, registered.get(None)) is not wrapped():
             return torch_private.operator_of(name)(*args)
         result = fn(*args)
         if any_aliased(args, {}, result if type(result) is tuple else (result,)):

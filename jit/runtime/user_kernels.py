@@ -158,7 +158,8 @@ class Launch(Spec):
         given.update((name, value.of(memory, numbers)) for name, value in self.options)
 
         def grid(meta: dict) -> tuple:
-            at = next(at for chosen, at in self.grids if all(meta.get(name) == v.of((), ()) for name, v in chosen))
+            at = next(at for chosen, at in self.grids
+                      if all(meta.get(name) == v.of((), ()) for name, v in chosen))
             return tuple(numbers[at: at + 3])
 
         kernel_of(self.kernel)[grid](**given)
@@ -167,8 +168,8 @@ class Launch(Spec):
 
 @dataclass(frozen=True)
 class Operation(Spec):
-    """A call of an operator, by its name, on a type of device. ``results``: how many tensors it returns that are none of
-    its arguments."""
+    """A call of an operator, by its name, on a type of device. ``results``: how many tensors it returns that are none
+    of its arguments."""
 
     name: str
     device: str
