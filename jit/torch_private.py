@@ -152,6 +152,10 @@ _written_in_python = optional("_library.custom_ops.OPDEFS", "which operators tor
                               "those are taken for operators of the program's own", {})
 _triton_operators = optional("_library.triton.triton_ops_to_kernels", "which operators triton_op has made",
                              "their bodies are not followed", {})
+any_aliased = optional("_C._any_output_is_alias_to_input_or_output", "whether a kernel of a custom operator returns "
+                       "memory that it was given", "such kernels are called through their operators", None)
+refuse_alias = optional("_library.utils._c_check_aliasing_constraint", "the error for such a kernel",
+                        "as above", Absent("the check of aliases"))
 foreach_neg_ = required("_foreach_neg_", "shows whether foreach functions that work in place return their list")
 # What pybind11 keeps as __self__ of its functions.
 FunctionRecord = type(getattr(optional("_C._get_operation_overload", "any function made by pybind11",
@@ -181,6 +185,12 @@ def custom_operator(name: str) -> Any:
     """What ``torch.library.custom_op`` knows of an operator that it has made; None of others."""
     made = _written_in_python.get(name)
     return made if hasattr(made, "_opoverload") and hasattr(made, "_backend_fns") else None
+
+
+def operator_of(name: str) -> Any:
+    """The default overload of an operator by its name, such as ``mylib::op``."""
+    namespace, _, plain = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), plain).default
 
 
 def is_triton_operator(name: str) -> bool:

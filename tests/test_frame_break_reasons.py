@@ -25,6 +25,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401  (what is known of it is registered with it)
 from frame_harness import observe, same
 from torch.overrides import TorchFunctionMode
+from triton.runtime.interpreter import InterpretedFunction
 
 import jit
 from jit.backends import BACKENDS
@@ -220,6 +221,15 @@ FOREIGN.impl("twice", lambda x: x * 2, "CPU")
 @breaks("foreign-operator")
 def _(x):
     return torch.ops.jit_break_reasons.twice(x + 1) + 1  # here
+
+
+KERNEL = InterpretedFunction(lambda x: None)
+
+
+@breaks("triton-kernel")
+def _(x):
+    KERNEL.run(x, grid=(1,), warmup=True)  # here
+    return x + 1
 
 
 @breaks("mutating-op")

@@ -22,8 +22,11 @@ _COMPUTING = frozenset(("torch", "numpy", "triton", "scipy", "math", "cmath", "o
                         "einops", "typing", "collections"))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
           torch.memory_format, type(Ellipsis), type(NotImplemented), range, slice)
-_LOUD_BUILTINS = frozenset((print, open, exec, eval, compile, input, setattr, delattr, globals, locals, vars, __import__,
-                            breakpoint, builtins.help))
+_LOUD_BUILTINS = frozenset((print, open, exec, eval, compile, input, setattr, delattr, globals, locals, vars,
+                            __import__, breakpoint, builtins.help))
+# Attributes of PyTorch by which a kernel reaches its state, or other operators.
+_STATE = frozenset(("ops", "manual_seed", "random", "backends"))
+_NAMES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"))
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_STAR"))
 _KERNELS = ("triton.runtime.jit", "triton.runtime.autotuner", "triton.runtime.interpreter")
 
@@ -75,6 +78,8 @@ def _is_quiet_code(code: types.CodeType, fn: types.FunctionType, outer: frozense
     known = known if isinstance(known, dict) else vars(known)
     for i in dis.get_instructions(code):
         if i.opname in _STORES or i.opname in ("STORE_DEREF", "DELETE_DEREF") and i.argval in outer:
+            return False
+        if i.opname in _NAMES and (i.argval in _STATE or isinstance(i.argval, str) and i.argval.startswith("set_")):
             return False
         if i.opname == "IMPORT_NAME" and not _computes(i.argval):
             return False

@@ -7,14 +7,15 @@ of what may be run while tracing, with what ``torch.nn`` defines; all others go 
 ``torch.distributed`` more is known: see ``collectives``.
 
 A call becomes a step of the graph, which is never merged, dropped or run twice, where a fake kernel gives the type of
-its result and no gradient goes through it. All else is a break: the rewritten function calls the operator itself, so
-that PyTorch records it for autograd. A kernel in Python can see and change what the program's Python code reads, which
-a graph with steps before and after it does not keep up with; so it is a step only where no break is allowed.
+its result and no gradient goes through it (``frame.library.foreign_operators`` deals with those that are registered).
+All else is a break: the rewritten function calls the operator itself, so that PyTorch records it for autograd. A kernel
+in Python can see and change what the program's Python code reads, which a graph with steps before and after it does not
+keep up with; so it is a step only where it is seen to be ``quiet`` (``frame.quiet``), or where no break is allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,15 +51,8 @@ def is_python(name: str) -> bool:
     return any(key.startswith((start + "/", start + ".")) and not key.endswith("/Meta") for key in registered)
 
 
-def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandle | object],
-         kwargs: dict) -> TensorHandle:
-    """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of
-    them.
-
-    Raises Unsupported where it cannot be a step of the graph.
-    """
-    if collectives.is_collective(name):
-        return collectives.call(tracer, name, overload, args, kwargs)
+def check(tracer: Tracer, name: str) -> Callable[[str], Unsupported]:
+    """Raise Unsupported where no operator of the name can be a step of the graph. -> what makes other such errors."""
     short = name.replace("::", ".")
 
     def refuse(why: str) -> Unsupported:
@@ -70,8 +64,21 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
             raise refuse(why)
     if tracer.autocast:
         raise refuse("is called under autocast")
-    if any(handle.base.mutated for handle in tracer.inputs):
+    if not tracer.quiet_kernel and any(handle.base.mutated for handle in tracer.inputs):
         raise refuse("is called after a tensor from outside was changed")
+    return refuse
+
+
+def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandle | object],
+         kwargs: dict) -> TensorHandle:
+    """Record a call of the operator ``name`` of which ``overload`` is what the program calls, an overload or all of
+    them.
+
+    Raises Unsupported where it cannot be a step of the graph.
+    """
+    if collectives.is_collective(name):
+        return collectives.call(tracer, name, overload, args, kwargs)
+    refuse = check(tracer, name)
     handles: list = []
     nodes, named = to_node(plain(list(args)), handles), to_node(plain(dict(kwargs)), handles)
     if tracer.grad_enabled and any(h.requires_grad for h in handles):

@@ -1,8 +1,9 @@
 """Launches of Triton kernels of the program's own, as nodes: ``jit::run_kernel`` (``jit.runtime.user_kernels``), a
 function of the memory that the kernel is given, which gives new memory for all that it may write.
 
-A kernel is given addresses, from which it may reach all of a tensor's memory and not only the elements of the view that
-was passed. So what goes into the node is the memory itself, once for each ``Base``, and where in it the argument begins.
+A kernel is given addresses, from which it may reach all of a tensor's memory and not only the elements of the view
+that was passed. So what goes into the node is the memory itself, once for each ``Base``, and where in it the argument
+begins.
 Nothing tells autograd of what a kernel writes: as in eager it has no gradient, and no version counter goes on.
 """
 
@@ -11,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from jit.devices import backend
 from jit.errors import Unsupported
+from jit.graph import saved_tensors
 from jit.graph.attributes import attribute
 from jit.graph.dims import Dim
 from jit.graph.handles import Base, TensorHandle
@@ -24,6 +28,7 @@ from jit.runtime.user_kernels import Argument, Made, Number, Plain, Pointer, Sev
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
+    from jit.graph.ir import TensorType
     from jit.graph.tracer import Tracer
 
 
@@ -58,12 +63,13 @@ class Call:
         if base not in self.bases:
             self.bases.append(base)
         return Pointer(self.bases.index(base), h.dtype, len(h.type.shape),
-                       self.add(*h.type.shape, *h.type.strides, place(h)))
+                       self.add(*h.type.shape, *h.type.strides, place(h)), not h.chain)
 
-    def record(self, spec: Callable[[tuple, tuple], Spec], label: str, written: Sequence[int],
-               impure: bool = False) -> None:
+    def record(self, spec: Callable[[tuple, tuple], Spec], label: str, written: Sequence[int], impure: bool = False,
+               more: tuple[TensorType, ...] = (), seen: bool = False) -> list[Node]:
         """Add the node, and make what it gives the content of the memory that is ``written``. ``spec(written, made)``
-        gives what is called."""
+        gives what is called; ``more``: the types of its other results, which are returned; ``seen``: whether version
+        counters go on, as for an operator."""
         user_kernels.define()
         tracer, b = self.tracer, self.tracer.builder
         written = tuple(sorted(written))
@@ -75,14 +81,20 @@ class Call:
             if base.input is None and base.node.attrs.get(UNWRITTEN):
                 new, memory[k] = Made(t.dtype, t.device, t.rank, self.add(*t.shape, *t.strides)), None
             made.append(new)
-        types = tuple(self.bases[k].type for k in written)
+        types = (*(self.bases[k].type for k in written), *more)
         name = user_kernels.name_of_spec(spec(written, tuple(made)), label)
         results = b.aten(user_kernels.OPERATOR, "", (name, tuple(memory), tuple(self.numbers)), types,
                          impure=impure or not written)
         for k, node in zip(written, several(results)):
             base = self.bases[k]
-            whole = attribute(tracer, TensorHandle(tracer, base, (), base.node, base.requires_grad), "data")
+            whole = TensorHandle(tracer, base, (), base.node, base.requires_grad)
+            if not seen:
+                tracer.write(attribute(tracer, whole, "data"), b.detach(node))
+                continue
             tracer.write(whole, b.detach(node))
+            wrote, tracer.wrote = tracer.wrote, ()
+            saved_tensors.note(tracer, torch.Tensor.copy_, (whole, tracer.fresh(node)), {}, whole, wrote, b.loc)
+        return list(several(results)[len(written):])
 
 
 DIVISIBLE = 16  # of which Triton asks whether integers and addresses are multiples

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Union
 
 import torch
 
+from jit import torch_private
+from jit.runtime.direct import direct_call
 from jit.runtime.holding import behind
+from jit.runtime.names import Name, Naming, Unnameable, rule
 
 OPERATOR = "jit::run_kernel"
 
@@ -28,12 +31,13 @@ OPERATOR = "jit::run_kernel"
 @dataclass(frozen=True)
 class Pointer:
     """A tensor in the memory number ``memory``: ``numbers[at:]`` are its sizes, its strides and its offset there, in
-    elements of its own dtype."""
+    elements of its own dtype. ``whole``: it is the tensor that has that memory."""
 
     memory: int
     dtype: torch.dtype
     rank: int
     at: int
+    whole: bool = False
 
     @property
     def offset(self) -> int:
@@ -43,6 +47,8 @@ class Pointer:
     def of(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> torch.Tensor:
         held = memory[self.memory]
         assert held is not None
+        if self.whole:
+            return held
         n, start = self.rank, self.at
         sizes, strides, offset = numbers[start: start + n], numbers[start + n: start + 2 * n], numbers[self.offset]
         if held.dtype is self.dtype:
@@ -152,17 +158,38 @@ class Launch(Spec):
         given.update((name, value.of(memory, numbers)) for name, value in self.options)
 
         def grid(meta: dict) -> tuple:
-            at = next(at for chosen, at in self.grids if all(meta.get(name) == v.of((), ()) for name, v in chosen))
+            at = next(at for chosen, at in self.grids
+                      if all(meta.get(name) == v.of((), ()) for name, v in chosen))
             return tuple(numbers[at: at + 3])
 
         kernel_of(self.kernel)[grid](**given)
         return []
 
 
+@dataclass(frozen=True)
+class Operation(Spec):
+    """A call of an operator, by its name, on a type of device. ``results``: how many tensors it returns that are none
+    of its arguments."""
+
+    name: str
+    device: str
+    arguments: tuple[Argument, ...]
+    results: int
+
+    @functools.cached_property
+    def function(self) -> Callable:
+        return direct_call(self.name, self.device) or torch_private.operator_of(self.name)
+
+    def call(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
+        result = self.function(*[a.of(memory, numbers) for a in self.arguments])
+        made = list(result) if isinstance(result, (list, tuple)) else [result]
+        return made if self.results else []
+
+
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 _specs: dict[str, Spec] = {}
-_names: dict[Spec, str] = {}
+_names: dict[Spec, SpecName] = {}
 _kernels: dict[str, weakref.ref] = {}
 _numbers = count(1)
 
@@ -198,11 +225,20 @@ def innermost(kernel: Any) -> Any:
     return kernel
 
 
-def name_of_spec(spec: Spec, label: str) -> str:
+class SpecName(str):
+    """A name in the table of specs, which other processes do not have."""
+
+
+@rule(SpecName)
+def _name_of_name(naming: Naming, name: SpecName) -> Name:
+    return Unnameable(f"a call of the program's own: {name}")
+
+
+def name_of_spec(spec: Spec, label: str) -> SpecName:
     """The name by which ``jit::run_kernel`` is given a spec: a label for readers, and a number."""
     name = _names.get(spec)
     if name is None:
-        name = _names[spec] = f"{label} {next(_numbers)}"
+        name = _names[spec] = SpecName(f"{label} {next(_numbers)}")
         _specs[name] = spec
     return name
 

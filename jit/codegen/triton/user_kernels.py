@@ -66,10 +66,10 @@ def _code(spec: Launch, unaligned: frozenset[int], capability: int) -> Code | Co
     try:
         return _compiled(spec, unaligned, capability)
     except NotNative as why:
-        log("%s is launched by Triton: %s", spec.kernel, why)
+        log(f"{spec.kernel} is launched by Triton: {why}")
         return None
     except (ImportError, AttributeError, TypeError) as error:  # Triton's parts are not those that are known
-        log("%s is launched by Triton: %s: %s", spec.kernel, type(error).__name__, error)
+        log(f"{spec.kernel} is launched by Triton: {type(error).__name__}: {error}")
         return None
     except Exception as error:  # whatever its compiler says of the program's kernel
         return CompileError(f"Triton could not compile {spec.kernel}: {type(error).__name__}: {error}")
@@ -122,7 +122,8 @@ def _launched(spec: Launch, made: Any, signature: dict[str, Any], arguments: dic
         ints.append((k, width))
     order = tuple((pointers + others).index(name) for name in names)
     record = GpuKernel(m.name, made.asm["cubin"], m.num_warps, m.shared, tuple(ints), order=order)
-    return Code(record, names, tuple(signature[name] for name in others), "\n".join(f"{name}: {kind}" for name, kind in signature.items()))
+    text = "\n".join(f"{name}: {kind}" for name, kind in signature.items())
+    return Code(record, names, tuple(signature[name] for name in others), text)
 
 
 def bits(kind: str, value: Plain) -> int | None:

@@ -15,12 +15,16 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...graph import foreign
 from ...graph.binding import resolve
+from ...graph.launches import Call
+from ...runtime.direct import direct_call
+from ...runtime.user_kernels import Operation
 from .. import source as src
 from ..quiet import is_quiet
 from ..states import grad_mode
 from ..tables import wrapper
 from ..values import batched
 from ..values.base import Value
+from ..values.containers import ListValue, TupleValue
 from ..values.functions import BuiltinValue
 from . import autograd_functions
 
@@ -86,26 +90,85 @@ class _Call:
     def step(self, operator: OperatorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The operator as a step of the graph."""
         s = self.s
-        with s.journal.temporarily(s.tracer, "quiet_kernel", self.is_quiet()), \
-             s.journal.temporarily(s.tracer, "types_of_results", self.types(args, kwargs)):
-            return operator.plain_call(s, args, kwargs)
+        quiet = self.is_quiet()
+        with s.journal.temporarily(s.tracer, "quiet_kernel", quiet):
+            if self.schema.is_mutable:
+                return self.changing(args, kwargs)
+            made = self.direct(args, kwargs) if quiet else None
+            if made is not None:
+                return made
+            with s.journal.temporarily(s.tracer, "types_of_results", self.types(args, kwargs)):
+                return operator.plain_call(s, args, kwargs)
+
+    def direct(self, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """A call of the kernel without the operator around it; None where that is not possible."""
+        s, schema = self.s, self.schema
+        given = self.positional(args, kwargs)
+        tensors = _tensors(s, given)
+        if not tensors or direct_call(self.name, tensors[0].handle(s).device.type) is None:
+            return None
+        foreign.check(s.tracer, self.name)
+        types = self.types(args, kwargs, always=True)
+        if types is None or len(schema.returns) > 1 and len(types) != len(schema.returns):
+            return None
+        results = self.record(given, [], types)
+        if str(schema.returns[0].type) == "List[Tensor]":
+            return ListValue(results)
+        return results[0] if len(schema.returns) == 1 else TupleValue(results)
+
+    def record(self, given: list[Value], written: list[Value], types: tuple) -> list[Value]:
+        """The call as a function of its arguments' memory. -> its results of these types"""
+        s = self.s
+        call = Call(s.tracer)
+        arguments = tuple(call.argument(v.lower(s)) for v in given)
+        places = sorted({call.bases.index(v.handle(s).base) for v in written})
+        s.tracer.builder.loc = s.recording.location()
+        device = call.bases[0].type.device.type
+        made = call.record(lambda changed, new: Operation(changed, new, self.name, device, arguments, len(types)),
+                           self.name, places, True, types, seen=True)
+        return [s.recording.tensor_of(s.tracer.fresh(node)) for node in made]
+
+    def changing(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """An operator that changes some of its arguments: a function of their memory."""
+        s, returns = self.s, self.schema.returns
+        foreign.check(s.tracer, self.name)
+        given = self.positional(args, kwargs)
+        written = [v for a, v in zip(self.schema.arguments, given)
+                   if a.alias_info is not None and a.alias_info.is_write for v in _tensors(s, [v])]
+        fresh = [r for r in returns if r.alias_info is None]
+        if len(returns) > 1 and len(fresh) < len(returns) or any(str(r.type) != "Tensor" for r in returns):
+            raise _refuse(self.name, "changes its arguments, and returns what is no new tensor")
+        types = self.types(args, kwargs, always=True) if fresh else ()
+        if types is None or len(types) != len(fresh):
+            raise _refuse(self.name, "has no fake kernel that is followed")
+        results = self.record(given, written, types)
+        if not returns:
+            return s.from_python(None)
+        if fresh:
+            return results[0] if len(results) == 1 else TupleValue(results)
+        return written[0] if len(written) == 1 else self.refuse_result()
+
+    def refuse_result(self) -> Value:
+        raise _refuse(self.name, "returns one of several arguments that it changes")
 
     def is_quiet(self) -> bool:
         """Whether its kernels do nothing but to compute."""
         kernels = [torch_private.registered_kernel(fn) for fn in self.known._backend_fns.values()]
         return bool(kernels) and all(is_quiet(fn) for fn in (*kernels, self.known._init_fn))
 
-    def types(self, args: list[Value], kwargs: dict[str, Value]) -> tuple | None:
-        """The types of its results by its fake kernel, followed with symbolic sizes; None where it is not followed."""
+    def types(self, args: list[Value], kwargs: dict[str, Value], always: bool = False) -> tuple | None:
+        """The types of its results by its fake kernel, followed with symbolic sizes; None where it is not followed, as
+        for plain sizes but for ``always``."""
         s, fake = self.s, self.registered("_abstract_fn")
         handles = [v.handle(s) for v in _tensors(s, (*args, *kwargs.values()))]
-        if fake is None or not any(h.type.is_symbolic for h in handles):
+        if fake is None or not always and not any(h.type.is_symbolic for h in handles):
             return None
+        start = len(s.effects.log)
         with s.speculate(raises=True) as attempt:
             result = self.without_gradients(lambda: fake.call(s, args, kwargs))
             made = result.items_list(s) if result.builtin in (tuple, list) else [result]
             found = tuple(v.handle(s).type for v in made)
-        return None if not attempt.went_through or attempt.effects else found
+        return None if not attempt.went_through or s.effects.since(start) else found
 
     # what is followed
 
@@ -114,7 +177,7 @@ class _Call:
         if not torch_private.is_triton_operator(self.name):
             return None
         fn = torch_private.registered_kernel(self.known._init_fn)
-        return self.s.wrap_raw(fn) if isinstance(fn, types.FunctionType) else None
+        return self.s.wrap(fn, src.Const(fn)) if isinstance(fn, types.FunctionType) else None
 
     def positional(self, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
         """The arguments in the order of the schema, with its defaults."""
@@ -174,6 +237,9 @@ class _Call:
             raise _refuse(self.name, "is called where gradients are recorded, and has none")
         if self.schema.is_mutable or any(v.builtin in (list, tuple) and _tensors(s, [v]) for v in given):
             raise _refuse(self.name, "is called where gradients are recorded, with lists of tensors, or changes some")
+        tensors = _tensors(s, given)
+        if body is None and not (self.is_quiet() and direct_call(self.name, tensors[0].handle(s).device.type)):
+            raise _refuse(self.name, "is called where gradients are recorded, and is not called directly")
         for fn in (backward, setup):
             if fn is not None and not isinstance(getattr(fn, "obj", None), types.FunctionType):
                 raise _refuse(self.name, "has a gradient that is not followed")

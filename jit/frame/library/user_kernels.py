@@ -1,4 +1,5 @@
-"""Triton kernels of the program's own: ``kernel[grid](x, out, n, BLOCK=128)`` is a node of the graph (``graph.launches``).
+"""Triton kernels of the program's own: ``kernel[grid](x, out, n, BLOCK=128)`` is a node of the graph
+(``graph.launches``).
 
 Triton's own Python code is followed down to the launch: what ``kernel[grid]`` gives, heuristics, and the choice of an
 autotuner that has been made. Which of its tensors the kernel may write is told from its source (``kernel_writes``).
@@ -7,6 +8,8 @@ autotuner that has been made. Which of its tensors the kernel may write is told 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +18,7 @@ from ...errors import Unsupported
 from ...graph import launches
 from ...graph.dims import Dim
 from ...graph.handles import TensorHandle
+from ...graph.ir import Loc
 from ...graph.launches import Call, constant
 from ...graph.nested import of_kind
 from ...runtime import user_kernels
@@ -113,7 +117,7 @@ def launch(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
     written = {p.memory for name, argument in arguments if name in found.written or tuned
                for p in _pointers(argument)}
     given = tuple((name, constant(value.const(s))) for name, value in options.items())
-    s.tracer.builder.loc = s.recording.location()
+    s.tracer.builder.loc = _location(s)
     examples = None if tuned else launches.examples(call, arguments, *_unspecialised(kernel))
 
     def spec(written: tuple, made: tuple) -> user_kernels.Launch:
@@ -121,7 +125,14 @@ def launch(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
                                    examples)
 
     call.record(spec, user_kernels.innermost(kernel).__name__, list(written), found.loud)
-    return Launched()
+    return Constant(None) if type(kernel).__name__ == "InterpretedFunction" else Launched()
+
+
+def _location(s: Session) -> Loc | None:
+    """Where the program launches: not in Triton's own code."""
+    own = (os.path.dirname(sys.modules["triton"].__file__ or "") + os.sep, __file__)
+    frame = next((f for f in reversed(s.frames) if not f.fn.code.co_filename.startswith(own)), None)
+    return None if frame is None else Loc(*frame.where(), None, s.recording.region)
 
 
 class Launched(Value):
@@ -214,9 +225,13 @@ def _grids(s: Session, call: Call, tuner: Value, grid: Value, names: list[str], 
     given = [s.from_python(tuple(bound)), TupleValue(list(bound.values()))]
     for config in configs:
         programs = s.inline(s.wrap_raw(_grid_of_config), [tuner, config, grid, *given], {})
-        chosen = config.getattr(s, "kwargs").const(s)
-        found.append((tuple((k, constant(v)) for k, v in chosen.items()), _dimensions(s, call, programs)))
+        chosen = [pair.items_list(s) for pair in s.inline(s.wrap_raw(_choice), [config], {}).items_list(s)]
+        found.append((tuple((k.const(s), constant(v.const(s))) for k, v in chosen), _dimensions(s, call, programs)))
     return tuple(found)
+
+
+def _choice(config):
+    return tuple(config.kwargs.items())
 
 
 def _configs(tuner):
