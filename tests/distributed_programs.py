@@ -476,10 +476,9 @@ def _plan():
 def _sequence_plan():
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
-        ColwiseParallel, PrepareModuleInput, PrepareModuleOutput, RowwiseParallel, SequenceParallel,
+        ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel,
     )
 
-    del PrepareModuleOutput
     return {"": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),)),
             "norm": SequenceParallel(), "gate": ColwiseParallel(input_layouts=Shard(1)),
             "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()}

@@ -345,8 +345,8 @@ class Asker(torch_private.DispatchMode):
             sizes, strides, dtype, device = part.shape, part.stride(), part.dtype, part.device
         else:
             t = value._local.handle(self.s).type
-            sizes, strides, dtype, device = tuple(map(specialize, t.shape)), tuple(map(specialize, t.strides)), t.dtype, \
-                t.device
+            sizes, strides = tuple(map(specialize, t.shape)), tuple(map(specialize, t.strides))
+            dtype, device = t.dtype, t.device
         part = torch_private.make_wrapper(Part, tuple(sizes), strides=tuple(strides), dtype=dtype, device=device)
         made = DTensor(part, value.spec, requires_grad=False)
         self.values[id(made)] = made, value

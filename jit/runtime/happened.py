@@ -2,8 +2,8 @@
 
 An operator of the program's own may print, count or send, and its results may be others at the next call. The
 calls that the plan has made of such operators are taken for those that the program makes when it is run again, as
-long as they are the same operators: they give what the plan's gave, or raise what it raised. Collectives in place are other
-operators in eager, and are an error there.
+long as they are the same operators: they give what the plan's gave, or raise what it raised. Collectives in place
+are other operators in eager than in a plan: there the call is an error.
 """
 
 from __future__ import annotations
