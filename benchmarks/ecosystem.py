@@ -7,8 +7,8 @@ compiler are timed in turn in the same process.
 
 Columns: graphs and breaks of the first call; compiles, the most of any one function over the twelve inputs; seconds of
 the first call, all compiling included; least milliseconds per call with the same inputs, and speed over eager, then
-with the twelve inputs in turn, speed over eager; whether the results are eager's. A library that cannot be imported is "not
-installed".
+with the twelve inputs in turn, speed over eager; whether the results are eager's. A library that cannot be imported is
+"not installed".
 
     ecosystem.py --compilers jit             without torch.compile, which takes most of the time
     ecosystem.py --only torch_geometric      rows whose names contain one of these, comma-separated

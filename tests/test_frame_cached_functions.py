@@ -2,6 +2,7 @@
 happens as often as in eager."""
 
 import functools
+import pickle
 
 import pytest
 import torch
@@ -149,3 +150,28 @@ def caches_refuse_what_they_cannot_look_up(v, x):
 
 
 test_cached_functions = cases.test()
+
+
+def test_a_cache_by_pickled_keywords():
+    def remembered(fn):
+        def call(x, cache, **kwargs):
+            key = pickle.dumps(kwargs)
+            if key not in cache:
+                cache[key] = fn(x, **kwargs)
+            return cache[key], key
+        return call
+
+    scaled = remembered(lambda x, up=False: x * 2 if up else x + 1)
+
+    def f(x, k):
+        cache = {}
+        first, second, again = scaled(x, cache), scaled(x, cache, up=True), scaled(x, cache)
+        return first[0] + second[0] + again[0], first[1], second[1], pickle.dumps({"a": k}), pickle.dumps({k: "a"})
+
+    compiled, x = jit.compile(f, fullgraph=True), torch.ones(3)
+    for k in (1, 2, "b", None, 1.5, True, "b"):
+        ours, theirs = compiled(x, k), f(x, k)
+        assert torch.equal(ours[0], theirs[0]) and ours[1:] == theirs[1:]
+    text = "twice"
+    with pytest.raises(jit.Unsupported, match="pickle"):
+        jit.compile(lambda x: (x, pickle.dumps({text: text})), fullgraph=True)(x)

@@ -4,9 +4,9 @@ operators whose result has another size, or that raise, for unusual values.
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
 done in eager instead, which raises what the program raises. In a graph that changes its inputs or draws random numbers
-it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function whose
-assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it is
-captured again with a break at the branch.
+it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function
+whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it
+is captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def runs_twice(s: Session) -> bool:
 
 
 def check_inside(s: Session) -> None:
-    """Have the plan raise where the assumption does not hold. It is read on the host: an assertion on a GPU would end the
-    process."""
+    """Have the plan raise where the assumption does not hold. It is read on the host: an assertion on a GPU would end
+    the process."""
     holds = s.torch_call(torch.Tensor.cpu, [s.assumption], {})
     s.tracer.builder.check(holds.handle(s).node, "jit: an assumption does not hold; the call is done in eager")
 
