@@ -36,4 +36,4 @@ def register() -> None:
     def called(s: Session, args: list[Value]) -> None:
         module = getattr(args[0], "obj", None) if args else None
         if isinstance(module, torch.nn.Module) and module._forward_pre_hooks and _hooked(module, states):
-            raise Unsupported(f"the call of a {args[0].cls.__name__}", kind="sharded-module")  # type: ignore[attr-defined]
+            raise Unsupported(f"the call of a {type(module).__name__}", kind="sharded-module")
