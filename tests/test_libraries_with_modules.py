@@ -1,5 +1,5 @@
-"""Libraries that take a model apart, wrap it or call other methods than its forward, with models that jit compiles; each
-test needs its library."""
+"""Libraries that take a model apart, wrap it or call other methods than its forward, with models that jit compiles; a
+test is skipped where its library is not there."""
 
 import copy
 import logging
