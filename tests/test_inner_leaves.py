@@ -1,5 +1,5 @@
-"""Tensors that a compiled function makes to differentiate with respect to them, with gradients of its parameters beside:
-one graph where nobody has them behind the call, and eager where somebody has."""
+"""Tensors that a compiled function makes to differentiate with respect to them, with gradients of its parameters
+beside: one graph where nobody has them behind the call, and eager where somebody has."""
 
 import pytest
 import torch

@@ -313,7 +313,8 @@ def with_tensor(s: Session, op: Binary | Comparison, array: ArrayValue, a: Value
 def number_like(s: Session, scalar: ArrayValue, tensor: Value) -> Value:
     """A NumPy scalar as the operand of a tensor. Raises Unsupported where a tensor without axes is not the same."""
     other, own = tensor.handle(s).dtype, scalar.handle(s).dtype
-    if not backend(tensor.handle(s).device).host or not tensor.handle(s).shape or other in (torch.float16, torch.bfloat16):
+    at = tensor.handle(s).device
+    if not backend(at).host or not tensor.handle(s).shape or other in (torch.float16, torch.bfloat16):
         raise refuse("a NumPy scalar as the operand of this tensor", "make it a tensor")
     kept = other.is_complex or other.is_floating_point and not own.is_complex or not (
         own.is_floating_point or own.is_complex) and other is not torch.bool
