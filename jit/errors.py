@@ -40,6 +40,11 @@ class Unsupported(JitError):
 class NeedsEager(Unsupported):
     """The whole call has to run in eager (gradients wanted, for example); nothing captured may be kept."""
 
+    @classmethod
+    def of(cls, error: Unsupported) -> NeedsEager:
+        """The same for the whole call."""
+        return cls(error.why, error.hint, error.where, kind=error.kind)
+
 
 class EagerRaises(JitError):
     """An operation raises in eager too: ``error`` is the exception that eager code would see."""

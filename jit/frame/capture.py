@@ -164,7 +164,7 @@ class Capture:
             error, chain = outcome[1:]
             del outcome
             if s.levels:  # nothing can go on inside of a transform
-                error = NeedsEager(error.why, error.hint, error.where, kind=error.kind)
+                error = NeedsEager.of(error)
             if not settings.fullgraph:
                 let_go(error)
             if settings.fullgraph or isinstance(error, NeedsEager):

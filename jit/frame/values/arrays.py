@@ -192,6 +192,8 @@ class ArrayValue(Value):
         return self.tensor(s).has_index(s) if issubclass(self.dtype(s).type, np.integer) else False
 
     def index(self, s: Session) -> int:
+        if self.handle(s).shape:
+            raise Raised(s.exception(TypeError("only integer scalar arrays can be converted to a scalar index")))
         return self.tensor(s).index(s)
 
     def length(self, s: Session) -> IntExpr:
