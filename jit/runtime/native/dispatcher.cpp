@@ -244,12 +244,32 @@ PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t of
   return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
 }
 
+// Whether something is left to the interpreter where an entry serves. Such an entry, made because a fact was another
+// one at each call, may hold for calls that an earlier one serves whole.
+bool is_partial(PyObject* o) {
+  auto* e = entry_cast(o);
+  return e->target == Py_None || e->region != Py_None;
+}
+
+// The index of an entry without breaks that accepts the locals, or -1.
+Py_ssize_t whole_match(PyObject* entries, PyObject** locals, Py_ssize_t n) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); ++i) {
+    PyObject* o = PyTuple_GET_ITEM(entries, i);
+    if (!is_partial(o) && entry_matches(entry_cast(o), locals, n)) return i;
+  }
+  return -1;
+}
+
 // Calls the target of the entry that accepts the locals, or what on_miss gives; null with original.wanted when the
 // original has to run.
 PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
   Ref entries = Ref::share(d->entries);
   Py_ssize_t count = entries ? PyTuple_GET_SIZE(entries.get()) : 0;
   Py_ssize_t first = d->recent < count ? d->recent : 0;
+  if (count > 1 && is_partial(PyTuple_GET_ITEM(entries.get(), first))) {
+    Py_ssize_t whole = whole_match(entries.get(), locals, n);
+    if (whole >= 0) first = whole;
+  }
   for (Py_ssize_t k = 0; k < count; ++k) {
     Py_ssize_t i = k == 0 ? first : (k <= first ? k - 1 : k);
     auto* e = entry_cast(PyTuple_GET_ITEM(entries.get(), i));
