@@ -1,6 +1,8 @@
 """torch.autograd.Function in captured programs, against eager: values, gradients, gradients of gradients, and what is
 left to eager."""
 
+import math
+
 import pytest
 import torch
 from torch.autograd import Function
@@ -544,3 +546,31 @@ def test_wrong_arguments():
     compiled = jit.compile(lambda x: Exp.apply(x, 1, 2, 3), backend="eager")
     with pytest.raises(TypeError, match="too many positional"):
         compiled(torch.ones(2, requires_grad=True))
+
+
+class ByOperators(Function):
+    """Its backward calls operators that are library calls, which may raise, on what was saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        y, = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(g, y)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (0, 2)])
+def test_a_backward_of_library_calls_is_not_run_in_the_forward(shape):
+    def program(x):
+        return (ByOperators.apply(x.t() if x.dim() == 2 else x) * 2).sum()
+
+    x, y = (torch.linspace(-1, 1, math.prod(shape)).reshape(shape).requires_grad_() for _ in range(2))
+    program(x).backward()
+    jit.compile(program, fullgraph=True)(y).backward()
+    torch.testing.assert_close(y.grad, x.grad)
+    with torch.no_grad():
+        torch.testing.assert_close(jit.compile(program, fullgraph=True)(y), program(x))

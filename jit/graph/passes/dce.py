@@ -29,14 +29,25 @@ def as_check(node: Node) -> dict:
     return {**attrs, "impure": "raises"}
 
 
+def _of_backwards(nodes: list[Node]) -> set[Node]:
+    """What depends on a tangent: the backward of a function of the program's, which is not run here, whatever it raises
+    or does, but where something needs it."""
+    found: set[Node] = set()
+    for node in nodes:
+        if node.op == "tangent" or not found.isdisjoint(node.inputs):
+            found.add(node)
+    return found
+
+
 def eliminate_dead_nodes(graph: Graph) -> Graph:
     live = {o.node for o in graph.outputs}
     live.update(graph.inputs)
     checks = {}
+    later = _of_backwards(graph.nodes)
     for node in reversed(graph.nodes):
-        if node not in live and CHECKED in node.attrs:
+        if node not in live and CHECKED in node.attrs and node not in later:
             checks[node] = {"op": "aten_call", "attrs": as_check(node)}
-        if node in live or node.impure or node in checks:
+        if node in live or node.impure and node not in later or node in checks:
             live.add(node)
             live.update(node.inputs)
     if len(live) < len(graph.nodes):
