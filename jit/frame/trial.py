@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logs.channel("graph_breaks")
 QUIET = 2  # calls in a row that compile nothing, before any is timed
 PAIRS = 3  # calls that are timed each way
-MOST_CALLS = 200  # of a program that never stops to compile
+MOST_CALLS = 200  # of a program that never stops to compile, or where nothing can be timed
 AHEAD = 0.95  # eager has to take less than this share of the compiled time ...
 FORWARD_AHEAD = 0.7  # ... and than this one where a backward is to come, whose time is not seen
 BEHIND = 1.25  # a first pair that says so is enough
@@ -75,6 +75,10 @@ class Trial:
 
     def begin(self) -> bool | None:
         """Called before a call: whether it runs in eager; None if it is no part of the trial."""
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            self.entry.trial = None
+            return None
         if not _may_time():
             return None
         self.eager = self.quiet > QUIET and len(self.times[True]) < len(self.times[False])
@@ -90,9 +94,8 @@ class Trial:
         took, eager, self.eager = _now() - self.start, self.eager, None
         if eager is None:  # another call of the same function in this one, or in another thread, has come between
             return
-        self.calls += 1
         count, states = self.before
-        if states != _random_states() and not config.fallback_random or took > SLOW_S or self.calls > MOST_CALLS:
+        if states != _random_states() and not config.fallback_random or took > SLOW_S:
             self.entry.trial = None
             return
         if result is NotImplemented or count != self.compiled():
