@@ -26,8 +26,8 @@ names it in explanations::
     ("fresh_dict_attr", name), ("fresh_item", key), ...   any of them with "fresh_" before it, for what is replaced all
     the time: read on every call, not watched
 
-An accessor that cannot be reached makes the check on it fail. What was read of watched objects is not kept alive, but
-for constants, classes and code. Where an object is known by identity, as in "is", as a key, or among keys or elements,
+An accessor that cannot be reached makes the check on it fail, but for "distinct": what is not there is no other one.
+What was read of watched objects is not kept alive, but for constants, classes and code. Where an object is known by identity, as in "is", as a key, or among keys or elements,
 there may be a ``native().Weak`` of it, which does not keep it alive. Checks are ``(accessor index, kind, payload[,
 fact])``; a ``facts.Fact`` says in words what is expected and what was found::
 

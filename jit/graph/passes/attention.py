@@ -27,6 +27,7 @@ from jit.graph import dims
 from jit.graph.build import HALF, Builder
 from jit.graph.dims import product
 from jit.graph.ir import CHECKED, Graph, Node, Output, Part, TensorType, Transform, ancestors, filled, same_ints
+from jit.graph.passes.block_states import block_states
 from jit.graph.passes.dce import eliminate_dead_nodes, unmarked
 from jit.graph.passes.rewrite import changed
 from jit.graph.prim_info import info
@@ -331,7 +332,7 @@ class _Fused(Transform):
         q, k, v = operands
         tree, full, blocks = _tree(self.graph, a), None, None
         if a.kept is not None:
-            full, blocks = _tree(self.graph, a, True), _blocks(b, self.new[a.kept])
+            full, blocks = _tree(self.graph, a, True), block_states(b, self.new[a.kept], BLOCK)
         out = TensorType.contiguous((*q.shape[:-1], v.shape[-1]), q.dtype, q.device)
         sums = TensorType.contiguous(q.shape[:-1], torch.float32, q.device)
         args = (q, k, v, tuple([self.new[m] for m in a.leaves]), blocks, BLOCK, tree, full, a.safe, a.far)
@@ -372,18 +373,3 @@ def _tree(graph: Graph, a: Attention, inside: bool = False) -> Graph:
     (x,) = [o.node for o in tree.outputs]
     top = _plain(x)
     return eliminate_dead_nodes(changed(tree, {top: {"op": "cast", "inputs": (top.inputs[1],), "attrs": {}}}))
-
-
-def _blocks(b: Builder, kept: Node) -> Node:
-    """The state of each block: 0, 1 or 2."""
-    *lead, m, n = kept.shape
-    pads = [(0, 0)] * len(lead) + [(0, -m % BLOCK), (0, -n % BLOCK)]
-    if any(hi for _, hi in pads):
-        kept = b.pad(kept, pads, False)
-    rows, columns = -(-m // BLOCK), -(-n // BLOCK)
-    split = b.reshape(kept, (*lead, rows, BLOCK, columns, BLOCK))
-    r = split.type.rank
-    count = b.reduce("sum", b.cast(split, torch.int32), (r - 3, r - 1), False, torch.int32)
-    one = b.cast(b.gt(count, 0), torch.int32)
-    return b.add(one, b.cast(b.eq(count, BLOCK * BLOCK), torch.int32))
-

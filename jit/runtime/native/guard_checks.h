@@ -156,9 +156,10 @@ bool holds_tensor(Evaluator& e, const Check& c, PyObject* o) {
 
 bool holds_same(Evaluator& e, const Check& c, PyObject* o) { return o == e.get(c.other); }
 
+// What is not there, such as the dict of an instance that has no attributes yet, is no other object.
 bool holds_distinct(Evaluator& e, const Check& c, PyObject* o) {
   PyObject* other = e.get(c.other);
-  return other && o != other;
+  return !o || !other || o != other;
 }
 
 bool holds_no_alias(Evaluator& e, const Check& c, PyObject* o) {
@@ -384,7 +385,7 @@ const CheckKind kChecks[] = {
     {"instance", true, true, take_class, holds_instance},
     {"tensor", true, true, take_tensor, holds_tensor},
     {"same", true, true, take_other, holds_same},
-    {"distinct", true, true, take_other, holds_distinct},
+    {"distinct", true, true, take_other, holds_distinct, true},
     {"no_alias", true, false, take_other, holds_no_alias},
     {"apart", true, false, take_sides, holds_apart},
     {"shares", true, false, take_distance, holds_shares},

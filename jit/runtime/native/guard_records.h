@@ -46,6 +46,7 @@ struct CheckKind {
   bool watchable;  // whether its answer stays as long as what it has read does
   void (*parse)(Parser&, Check&, PyObject* payload);
   bool (*holds)(Evaluator&, const Check&, PyObject* object);
+  bool of_absent = false;  // whether it is asked as well, with null, where the accessor reaches nothing
 };
 
 struct DimsCheck {

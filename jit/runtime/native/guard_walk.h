@@ -141,7 +141,7 @@ class Evaluator {
 
   bool holds(const Check& c) {
     PyObject* o = nullptr;
-    if (c.kind->of_object && !(o = get(c.accessor))) return false;
+    if (c.kind->of_object && !(o = get(c.accessor)) && !c.kind->of_absent) return false;
     return c.kind->holds(*this, c, o);
   }
 
