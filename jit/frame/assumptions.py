@@ -27,14 +27,16 @@ _LONGEST = 80  # instructions of a side that raises
 
 
 _PATIENCE = 3  # failures that are put up with, however few calls there were
+_IN_A_ROW = 4  # and one behind the other, however many calls there were
 
 
 class Doubt:
-    """Called by the rewritten function of an entry whenever its assumption fails. ``missed`` and ``dispatcher`` are
-    those of the entry."""
+    """Called by the rewritten function of an entry whenever its assumption fails. ``learned``: the branches whose usual
+    way was assumed (``ways.Ways``). ``missed`` and ``dispatcher`` are those of the entry."""
 
-    def __init__(self) -> None:
-        self.failures, self.missed, self.dispatcher = 0, None, None
+    def __init__(self, learned: tuple = ()) -> None:
+        self.learned, self.failures, self.missed, self.dispatcher = learned, 0, None, None
+        self.row, self.last = 0, -1  # failures in a row, and the entry's calls at the last one
 
     def watch(self, missed, dispatcher, entry) -> None:
         """Have the entry taken back once the assumption has failed too often. Not with ``fullgraph``, where there may
@@ -48,8 +50,14 @@ class Doubt:
         if dispatcher is None or self.failures < _PATIENCE:
             return
         for entry in dispatcher.entries:
-            if getattr(entry, "doubt", None) is self and 4 * self.failures > entry.hits:
-                self.missed().assuming = False
+            if getattr(entry, "doubt", None) is not self:
+                continue
+            self.row = self.row + 1 if entry.hits == self.last + 1 else 1
+            self.last = entry.hits
+            if 4 * self.failures > entry.hits or self.row >= _IN_A_ROW:
+                for ways in self.learned:
+                    ways.forget()
+                self.missed().assuming &= bool(self.learned)
                 dispatcher.remove_entry(entry)
 
 
@@ -104,8 +112,19 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     elif only_raises(frame, instr.target):
         wanted = not jumps_if
     else:
-        return None
+        return _learned(frame, instr, tensor, jumps_if)
     return wanted if assume(frame.s, tensor, wanted) else None
+
+
+def _learned(frame, instr: Instr, tensor: torch.Tensor, jumps_if: bool) -> bool | None:
+    s = frame.s
+    ways = s.ways.at(frame.fn.code, instr) if s.ways is not None and s.learning and not s.unbroken else None
+    usual = ways and ways.usual()
+    wanted = jumps_if == (usual == "jumped")
+    if usual is None or not assume(s, tensor, wanted):
+        return None
+    s.set_field(s, "learned", (*s.learned, ways))
+    return wanted
 
 
 def runs_twice(s: Session) -> bool:
@@ -121,7 +140,7 @@ def check_inside(s: Session) -> None:
     s.tracer.builder.check(holds.handle(s).node, "jit: an assumption does not hold; the call is done in eager")
 
 
-def check(graph) -> None:
-    """Raises Reconsider for a graph that cannot be followed by an eager run of the same call."""
+def check(graph, what: str) -> None:
+    """Raises Reconsider, of ``what``, for a graph that cannot be followed by an eager run of the same call."""
     if any(o.mutates is not None for o in graph.outputs) or not all(n.repeatable for n in graph.nodes):
-        raise Reconsider
+        raise Reconsider(what)

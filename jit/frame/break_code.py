@@ -14,11 +14,13 @@ from ..errors import NeedsEager, Unsupported
 from ..runtime import native
 from .assemble import Assembler
 from .blocks import LET_GO, RETURN
-from .canonical import JUMP, OPS, STOP
+from .canonical import BRANCH, JUMP, OPS, STOP
 from .decode import decode
 from .executor import NULL
 from .resume import Resumed
 from .splice import BreakFrame, emit_break
+from .values.deferred import Deferred
+from .ways import BRANCHES, Learner, Seen
 
 if TYPE_CHECKING:
     from .canonical import Instr
@@ -95,6 +97,30 @@ class Return:
         asm.return_value()
 
 
+def learner_of(settings: Settings, broken: Broken) -> Learner | None:
+    """What learns which way the program goes, where it breaks at a branch on the values of a tensor."""
+    frame = broken.frame
+    instr = frame.instructions[frame.pc]
+    if OPS[instr.op].flow != BRANCH or not (broken.stack and (broken.stack[-1].is_tensor
+                                                              or type(broken.stack[-1]) is Deferred)):
+        return None
+    return Learner(settings.ways.at(frame.fn.code, instr))
+
+
+def rest_of(chain: list[Broken]) -> list[tuple] | None:
+    """Where the outermost frame is that of a chain (``dispatch.chain_function``), and waits for a part of it: each part
+    behind that, with the names of its cells and of what else it takes. Else None. So what goes on is a chain of what is
+    left, the same one each time that a loop comes by, and not one around a chain."""
+    frame = chain[0].frame
+    parts = getattr(frame.fn.obj, "_jit_chain", None)
+    if parts is None or len(chain) < 2 or chain[0].stack:
+        return None
+    first = frame.instructions[frame.pc].line - 1
+    return [(part, ([f"c{k}_{i}" for i in range(len(resume.freevars))] if closure else [],
+                    [None if what == result else f"a{k}_{i}" for i, what in enumerate(resume.params)]))
+            for k, part in enumerate(parts) for _, resume, closure, result in [part] if k >= first]
+
+
 class BreakCode:
     """The end of one that breaks, in the last of a chain of ``Broken`` frames, the outermost first."""
 
@@ -102,6 +128,8 @@ class BreakCode:
 
     def __init__(self, session: Session, settings: Settings, chain: list[Broken], go_on: object = None) -> None:
         self.session, self.settings, self.chain, self.go_on = session, settings, chain, go_on
+        self.learner = learner_of(settings, chain[-1])
+        self.rest = rest_of(chain)
         self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
 
     def check(self) -> None:
@@ -118,6 +146,7 @@ class BreakCode:
         quiet = [dataclasses.replace(f, push_callable=lambda asm, resume: asm.load_const(None),
                                      push_cell=lambda asm, name: asm.load_const(None),
                                      push_chain=f.push_chain and (lambda asm, resumes: asm.load_const(None)),
+                                     push_rest=lambda asm: asm.load_const(None),
                                      go_on=f.go_on and (lambda asm, index, slots, handled: asm.load_const(None)))
                                      for f in self.frames]
         emit_break(asm, quiet, tail_call=object)
@@ -163,10 +192,14 @@ class BreakCode:
                           lambda asm, resume: self.push_callable(asm, k, resume),
                           lambda asm, name: asm.load_fast(f".v{k}.{name}"),
                           push_chain=self.push_chain if k == 0 and self.together() else None,
+                          rest=None if self.rest is None or k else tuple(names for _, (_, names) in self.rest),
+                          push_rest=lambda asm: self.push_chain(asm, []),
                           reads_frame=innermost and reads_frame(frame, instr, broken.stack),
                           has_globals=frame.globals is self.chain[0].frame.globals,
                           go_on=self.go_on_there if k == 0 and self.go_on is not None else None,
-                          handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if v.handled})
+                          handled={i: f".h{k}.{i}" for i, v in enumerate(broken.stack) if v.handled},
+                          seen={w: native().Unhooked(Seen(self.learner, w)) for w in BRANCHES}
+                          if innermost and self.learner is not None else {})
 
     def together(self) -> bool:
         """Whether one function may go on in all the frames. A generator that only a callee holds runs on where that
@@ -246,7 +279,7 @@ class BreakCode:
     def push_chain(self, asm: Assembler, resumes: list[Resume]) -> None:
         """One function for all frames, the innermost first."""
         parts, cells = [], []
-        for k, resume in zip(reversed(range(len(self.chain))), resumes):
+        for k, resume in zip(reversed(range(len(self.chain))), resumes):  # not frame 0 where there is a ``rest``
             frame = self.chain[k].frame
             closure = bool(resume.freevars) and self.makes_closure(frame)
             result = None if k == len(self.chain) - 1 else ("stack", len(self.chain[k].stack))
@@ -254,7 +287,15 @@ class BreakCode:
             parts.append((fn, resume, closure, result))
             if closure:
                 cells += [f".c{k}.{name}" for name in resume.freevars]
-        asm.load_const(self.settings.resume_chain(*parts))
+        for part, (closures, _) in self.rest or ():
+            parts.append(part if parts else (*part[:3], None))
+            cells += [self.frames[0].locals[name] for name in closures]
+        if len(parts) > 1:
+            asm.load_const(self.settings.resume_chain(*parts))
+        else:
+            ((fn, resume, closure, _),) = parts
+            made = self.settings.resume_with_cells if closure else self.settings.resume_function
+            asm.load_const(made(fn, resume, True))
         for name in cells:
             asm.load_fast(name)
 

@@ -63,6 +63,7 @@ class Captured:
         check: of the guesses that the rewritten function relies on, or None.
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
+        learner: where it breaks at a branch on values, what learns which way the program goes (``ways.Learner``).
         failed: whether a rule of ours has failed.
         instructions: how many instructions were executed symbolically.
         seconds: CPU time of this process for all of it, kernels that were built in this process included.
@@ -78,6 +79,7 @@ class Captured:
     sees_tensors: bool = False
     check: object = None
     doubt: object = None
+    learner: object = None
     failed: bool = False
     instructions: int = 0
     seconds: float = 0.0
@@ -282,8 +284,10 @@ class Capture:
         recorded = results.recorded_writes(s.tracer)
         checked_behind = s.assumption is not None and not recorded and assumptions.runs_twice(s)
         if checked_behind:
-            self.doubt = assumptions.Doubt()
+            self.doubt = assumptions.Doubt(s.learned)
             e.require(s.assumption, self.doubt)
+        elif s.learned:
+            raise assumptions.Reconsider("learning")
         elif s.assumption is not None:
             assumptions.check_inside(s)
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
@@ -310,7 +314,7 @@ class Capture:
         if s.tracer.inner_gradients:
             graph = self.with_gradients(graph, gradient is not None)
         if checked_behind:
-            assumptions.check(graph)
+            assumptions.check(graph, "learning" if s.learned else "assuming")
         repeatable = (not e.blocks[WRITE_BACK] and not any(o.mutates is not None for o in graph.outputs)
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.
@@ -335,7 +339,7 @@ class Capture:
                          f"rewritten:\n{listing(target)}")
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks,
                         [v.source for v in s.recording.inputs], sees_tensors=self.sees_tensors(), check=check,
-                        doubt=self.doubt)
+                        doubt=self.doubt, learner=getattr(ending, "learner", None))
 
     def with_gradients(self, graph: Graph, differentiated: bool) -> Graph:
         """The graph with the gradients that the program asks for. Raises Reconsider where they cannot be had."""
@@ -415,7 +419,7 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
-        attempt.session.calls_made = calls
+        attempt.session.calls_made, attempt.session.ways = calls, settings.ways
         for made in calls:
             made[2] = False
         for what in refused:

@@ -22,6 +22,7 @@ from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
+from .ways import Known, may_compile
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -54,6 +55,7 @@ class Settings:
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
         unsteady: places where a value was guessed that has changed since (guesses.py).
+        ways: which way the program goes at branches on values (ways.py).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -67,6 +69,7 @@ class Settings:
     regions: list = dataclasses.field(default_factory=list)
     quiet: bool = False
     unsteady: set = dataclasses.field(default_factory=set)
+    ways: Known = dataclasses.field(default_factory=Known)
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -181,7 +184,7 @@ def skip_code(code: types.CodeType) -> None:
 
 
 def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.FunctionType:
-    """The plain function behind ``Settings.resume_chain``."""
+    """The plain function behind ``Settings.resume_chain``. The k-th part is called in its line k + 2."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
     for k, (fn, resume, closure, result) in enumerate(parts):
@@ -199,7 +202,7 @@ def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.Functi
         lines.append(f"    r = {callee}({', '.join(given)})")
     exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
     made = namespace["go_on"]
-    made._jit_stands_for = parts[-1][0].code
+    made._jit_stands_for, made._jit_chain = parts[-1][0].code, parts
     skip_code(made.__code__)
     return parts[-1][0].sign(made)
 
@@ -236,12 +239,15 @@ class Missed:
         self.given_up = False
         self.failures = 0
         self.assuming = True
+        self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
         self.reasons: list[str] = []
 
     def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up or self.limits.is_full(values):
             return None
         if stance.now() != "default":
+            if self.retired is not None and self.retired.guards.check(values):
+                return self.retired
             return self.not_now(dispatcher, values)
         with _lock:
             if self.given_up or self.limits.is_full(values):
@@ -251,6 +257,10 @@ class Missed:
                     return entry
             with uncollected():
                 return self.compile(dispatcher, values)
+
+    def may_learn(self) -> bool:
+        """Whether an entry may be taken back, so that the next call captures it again."""
+        return may_compile() and not self.settings.option("error_on_recompile") and self.settings.on_capture is None
 
     def not_now(self, dispatcher, values: tuple[object, ...]) -> None:
         """Nothing is compiled in the present stance (see ``stance.py``)."""
@@ -297,8 +307,10 @@ class Missed:
             return self.failed(fn, error)
         finally:
             native().set_capturing(capturing)
-        if captured.doubt is not None and entry is not None:
-            captured.doubt.watch(self, dispatcher, entry)
+        self.retired = None
+        for watching in (captured.doubt, captured.learner):
+            if watching is not None and entry is not None:
+                watching.watch(self, dispatcher, entry)
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
         self.captures.append(captured.summary())
         if captured.failed:

@@ -59,9 +59,10 @@ class Session(Makers):
         trial: while a cached function is tried: what the ones it calls gave; see ``library.cached_functions``.
         calls_made: [cached function, key, whether this attempt has come to it] that were made while capturing.
         unbroken: whether a break is an error.
-        inner_gradients, uncertain, assuming, following: what is allowed at first, and not at another attempt where it
-            went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions; cached
-            functions followed (``library.cached_functions``).
+        ways, learned: the branches whose ways are known (``ways.Known``), and those of which one was assumed here.
+        inner_gradients, uncertain, assuming, learning, following: what is allowed at first, and not at another attempt where it
+            went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions, and those
+            about ways that were learned; cached functions followed (``library.cached_functions``).
     """
 
     def __init__(self, history=None) -> None:
@@ -88,9 +89,10 @@ class Session(Makers):
         self.scalars_index: tuple = ()
         self.steps = 0
         self.guesses, self.unsteady, self.assumption = (), None, None
+        self.ways, self.learned = None, ()
         self.trial, self.calls_made = None, []
         self.unbroken = False
-        self.inner_gradients = self.uncertain = self.assuming = self.following = True
+        self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = True
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside
         self.tracer.assume = functools.partial(assume_handle, self)

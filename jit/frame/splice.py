@@ -53,6 +53,9 @@ class BreakFrame:
         push_chain: of the outermost frame: ``push_chain(asm, resumes)`` pushes one callable that goes on in all frames,
             the innermost first; it takes the parameters of each resume in turn, but for the slots that hold a callee's
             result.
+        rest: of the outermost frame, where that is a chain's and waits for one of its parts: the locals that hold what
+            each of the parts behind takes, None for the result of the one before; ``push_chain`` adds these parts, and
+            ``push_rest(asm)`` pushes one callable for them alone. Else None.
         reads_frame: whether the instruction is a call that looks into its frame; None: decided from what the code
             names.
         has_globals: the emitted function's globals are this frame's.
@@ -60,6 +63,7 @@ class BreakFrame:
         go_on: of an outermost frame that is a generator's, which no resume function continues: ``go_on(asm, index,
             slots, handled)`` pushes a callable and its arguments that go on at ``index`` with a stack in the locals
             ``slots`` (None for a NULL, and for what PUSH_EXC_INFO has left).
+        seen: of the breaking frame, at a branch: what to call where the program goes on, or jumps.
     """
 
     code: object
@@ -69,10 +73,13 @@ class BreakFrame:
     push_callable: Callable[[Assembler, Resume], None]
     push_cell: Callable[[Assembler, str], None] | None = None
     push_chain: Callable[[Assembler, list], None] | None = None
+    rest: tuple | None = None
+    push_rest: Callable[[Assembler], None] | None = None
     reads_frame: bool | None = None
     has_globals: bool = False
     handled: dict = dataclasses.field(default_factory=dict)
     go_on: Callable | None = None
+    seen: dict = dataclasses.field(default_factory=dict)
 
 
 def emit_break(asm: Assembler, frames: list, tail_call: type | None = None) -> None:
@@ -154,6 +161,10 @@ def _emit_frame(asm: Assembler, frames: list[BreakFrame], bases: list[int], k: i
                 elif way == "jumped" and instr.op == "SEND":
                     asm.emit("END_SEND")
                     index += 1
+            if way in frame.seen:
+                with asm.calling():
+                    asm.load_const(frame.seen[way])
+                asm.pop()
             leaves = together or not k
             if frame.go_on is not None:
                 _go_on_in_generator(asm, frame, base, decoded, way, index, tail_call)
@@ -260,9 +271,14 @@ def _go_on(asm: Assembler, frames: list[BreakFrame], base: int, decoded: Canonic
     """Stack from ``base`` on -> the result of the function that goes on in the last of ``frames`` at ``index`` and, if
     there are more, then in each of its callers behind its call."""
     frame, depth = frames[-1], asm.depth - base
+    if len(frames) == 1 and frame.rest is not None:
+        _go_on_in_rest(asm, frame, tail_call)
+        return
     nulls = _nulls_at(frame, decoded, way, depth)
     resumes, slots = [], []
-    for f in reversed(frames):
+    rest = frames[0].rest if len(frames) > 1 else None
+    going = frames if rest is None else frames[1:]
+    for f in reversed(going):
         if f is not frame:
             index, nulls = f.index + 1, [*f.nulls, False]  # the last one is the callee's result
         code, index = decode(f.code), _past_jumps(decode(f.code), index)
@@ -274,11 +290,11 @@ def _go_on(asm: Assembler, frames: list[BreakFrame], base: int, decoded: Canonic
     with asm.calling():
         if tail_call is not None:
             asm.load_const(tail_call)
-        if len(frames) > 1:
+        if len(going) > 1 or rest:
             frames[0].push_chain(asm, resumes)
         else:
             frame.push_callable(asm, resumes[0])
-        for f, resume, held in zip(reversed(frames), resumes, slots):
+        for f, resume, held in zip(reversed(going), resumes, slots):
             for kind, what in resume.params:
                 if kind == "local":
                     asm.load_fast(f.locals[what])
@@ -286,6 +302,28 @@ def _go_on(asm: Assembler, frames: list[BreakFrame], base: int, decoded: Canonic
                     f.push_cell(asm, what)
                 elif what in held:
                     asm.take_fast(held[what])
+        for names in rest or ():
+            for name in names:
+                if name is not None:
+                    asm.load_fast(frames[0].locals[name])
+
+
+def _go_on_in_rest(asm: Assembler, frame: BreakFrame, tail_call: type | None) -> None:
+    """The result of a chain's part, on the stack, -> that of the parts behind it."""
+    if not frame.rest:
+        return
+    result = asm.temporary("slot")
+    asm.store_fast(result)
+    with asm.calling():
+        if tail_call is not None:
+            asm.load_const(tail_call)
+        frame.push_rest(asm)
+        for k, names in enumerate(frame.rest):
+            for name in names:
+                if name is not None:
+                    asm.load_fast(frame.locals[name])
+                elif not k:
+                    asm.take_fast(result)
 
 
 def _go_on_in_generator(asm: Assembler, frame: BreakFrame, base: int, decoded: CanonicalCode, way: str, index: int,
