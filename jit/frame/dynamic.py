@@ -56,6 +56,7 @@ class Dynamic:
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
+        self.strides: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
@@ -69,6 +70,19 @@ class Dynamic:
     def tensor_dims(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
         return self.changing(source, tensor) - _marks(tensor, _STATIC, *_OTHERS_STATIC)
+
+    def tensor_strides(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
+        """The dims of an input whose strides are to be symbols where no size says what they are: those that have
+        changed, as a slice's do with what it was cut from. Of a dim of size 1 it is at once one if it is that of a
+        larger tensor, since nothing is computed with it."""
+        if self.mode is False or source is None or source.watched or not tensor.numel():
+            return set()
+        now, sizes, seen = list(tensor.stride()), tensor.shape, self.strides.get(source)
+        if seen is None or len(seen) != len(now):
+            self.strides[source] = now
+            return {d for d, size in enumerate(sizes) if size == 1 and now[d] > 1}
+        self.strides[source] = [a if a == b else None for a, b in zip(seen, now)]
+        return {d for d, stride in enumerate(self.strides[source]) if stride is None or sizes[d] == 1 and now[d] > 1}
 
     def changing(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims that are to be symbols as long as none says that they are not."""

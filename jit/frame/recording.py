@@ -66,8 +66,10 @@ class Recording:
         region = self.s.tracer.region_of(value.obj)
         if region is not None:
             return self.shared_input(value, region)
-        dims = set() if self.s.varying.history is None else self.s.varying.history.tensor_dims(value.source, value.obj)
-        handle = self.s.tracer.input(value.obj, value.source, dims)
+        history = self.s.varying.history
+        dims = set() if history is None else history.tensor_dims(value.source, value.obj)
+        strides = set() if history is None else history.tensor_strides(value.source, value.obj)
+        handle = self.s.tracer.input(value.obj, value.source, dims, strides)
         guard_tensor(self.s, value, handle.node.type)
         self.inputs.append(value)
         self.tensors[id(handle)] = value
