@@ -54,6 +54,7 @@ class Settings:
         fullgraph, dynamic: as in ``jit.compile``.
         on_capture: called with each Captured, for ``jit.explain``.
         unsteady: places where a value was guessed that has changed since (guesses.py).
+        lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -67,6 +68,7 @@ class Settings:
     regions: list = dataclasses.field(default_factory=list)
     quiet: bool = False
     unsteady: set = dataclasses.field(default_factory=set)
+    lengths: set = dataclasses.field(default_factory=set)
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -280,6 +282,9 @@ class Missed:
         capturing = native().set_capturing(True)
         _counts["captures"] += 1
         self.dynamic.captures, self.dynamic.limit = len(competing), limit
+        code = user_code(fn)
+        place = code.co_filename, code.co_qualname
+        self.dynamic.stepwise = self.dynamic.resumed and place in self.settings.lengths
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -297,6 +302,8 @@ class Missed:
             return self.failed(fn, error)
         finally:
             native().set_capturing(capturing)
+        if self.dynamic.lengths_differ:
+            self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
         if captured.doubt is not None and entry is not None:
             captured.doubt.watch(self, dispatcher, entry)
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
@@ -441,6 +448,7 @@ def reset() -> None:
             missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
+            missed.settings.lengths.clear()
             for region in missed.settings.regions:
                 region.forget()
     failures.forget()

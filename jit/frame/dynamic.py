@@ -11,13 +11,14 @@ from .. import config
 from ..graph.dims import Sym
 from ..runtime import native
 from ..runtime.holding import holding
-from .source import Length, Local, Source
+from .source import Item, Length, Local, Source
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
     from ..graph.shape_env import ShapeEnv
 
 MAX_POSITIONS = 4
+SHORT = 4  # elements; what holds more is data
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
 _MARKED, _STATIC = "_jit_dynamic_dims", "_jit_static_dims"
 # What PyTorch's functions of these names write at a tensor.
@@ -51,7 +52,15 @@ def _marks(tensor: torch.Tensor, *names: str) -> set[int]:
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a
     symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
-    loop's. ``in_one_graph``: breaks are errors."""
+    loop's. ``in_one_graph``: breaks are errors.
+
+    Attributes:
+        lengths_differ: whether it was found that lengths are others at each call.
+        stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
+            lists are not read as a whole: each step of a loop is captured, and is one for all.
+    """
+
+    lengths_differ = stepwise = False
 
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
@@ -61,6 +70,8 @@ class Dynamic:
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
         self.floats: dict[Source, object] = {}
+        self.long: set[Source] = set()  # containers of data
+        self.mixed: set[Source] = set()  # those among them of which an integer has changed
         # What has been there: a number, or a reference that does not keep it alive; None for several.
         self.objects: dict[Source, object] = {}
         self.facts: dict[object, set] = {}
@@ -100,12 +111,23 @@ class Dynamic:
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
-        return self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
+        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
 
-    def takes(self, key: Source | tuple[Source, str], fact: int | str) -> bool:
-        """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
+    def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0) -> bool:
+        """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
+        ``lengths``: it is how much data there is, which is no way of calling a function once there is more than a few
+        elements; so many of these are compiled for (0: of anything else)."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
-        return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
+        if lengths and fact > SHORT:
+            most = min(most, 1 if self.resumed else lengths)
+        admitted = self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
+        self.lengths_differ |= not admitted and bool(lengths)
+        return admitted
+
+    def holds(self, source: Source, n: int) -> None:
+        """A list or tuple of ``n`` elements at ``source`` is read as a whole: the numbers in a long one are data."""
+        if n > SHORT and not source.watched:
+            self.long.add(source)
 
     def admits(self, seen: set, fact: int | str, most: int) -> bool:
         """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the
@@ -136,6 +158,11 @@ class Dynamic:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
+        if type(source) is Item and source.of in self.long:  # once one has changed, any of them will
+            if self.integers[source] is None:
+                self.mixed.add(source.of)
+            elif source.of in self.mixed:
+                return True
         # A loop counter, but not the attributes of a module.
         at_once = bool(self.mode) or self.resumed and isinstance(source, Local)
         at_once = at_once or self.few_left and isinstance(source, Length)
@@ -155,6 +182,8 @@ class Dynamic:
         """True if a float is to be computed with, and not a constant: it has changed."""
         if self.mode is False:
             return False
+        if type(source) is Item and source.of in self.long or self.stepwise and isinstance(source, Local):
+            return True
         if repr(self.floats.setdefault(source, value)) != repr(value):
             self.floats[source] = None
         return self.floats[source] is None

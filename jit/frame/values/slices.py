@@ -112,9 +112,16 @@ class RangeValue(Value):
     def iter(self, s: Session) -> Value:
         if max(abs(self.value.start), abs(self.value.stop)) >= 1 << 62:
             raise Unsupported("iteration over a range of very large numbers", kind="iterate")
+        self.written_out(s)
         return RangeIterator(self.const(s))
 
+    def written_out(self, s: Session) -> None:
+        """A loop over all of it is captured step by step, which takes one of the same length each time."""
+        if self.source is not None and not self.source.watched:
+            s.varying.expect(self.source, len(self.value), range)
+
     def backwards(self, s: Session) -> Value:
+        self.written_out(s)
         return RangeIterator(self.const(s)[::-1])
 
     def contains(self, s: Session, item: Value) -> bool | None:
