@@ -119,7 +119,7 @@ class Dynamic:
         elements; so many of these are compiled for (0: of anything else)."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
         if lengths and fact > SHORT:
-            most = min(most, 1 if self.resumed else lengths)
+            most = min(most, 1 if self.resumed or self.captures > 1 else lengths)
         admitted = self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
         self.lengths_differ |= not admitted and bool(lengths)
         return admitted
