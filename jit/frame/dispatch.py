@@ -285,6 +285,7 @@ class Missed:
         code = user_code(fn)
         place = code.co_filename, code.co_qualname
         self.dynamic.stepwise = self.dynamic.resumed and place in self.settings.lengths
+        self.dynamic.quiet = self.settings.quiet
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)

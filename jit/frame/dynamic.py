@@ -58,9 +58,10 @@ class Dynamic:
         lengths_differ: whether it was found that lengths are others at each call.
         stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
             lists are not read as a whole: each step of a loop is captured, and is one for all.
+        quiet: the user did not ask for this function to be compiled.
     """
 
-    lengths_differ = stepwise = False
+    lengths_differ = stepwise = quiet = False
 
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
@@ -113,15 +114,15 @@ class Dynamic:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
         return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
 
-    def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0) -> bool:
+    def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
         ``lengths``: it is how much data there is, which is no way of calling a function once there is more than a few
-        elements; so many of these are compiled for (0: of anything else)."""
+        elements; so many of these are compiled for (0: of anything else). ``loops``: they may be how often loops run."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
         if lengths and fact > SHORT:
             most = min(most, 1 if self.resumed or self.captures > 1 else lengths)
         admitted = self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
-        self.lengths_differ |= not admitted and bool(lengths)
+        self.lengths_differ |= not admitted and bool(lengths) and loops
         return admitted
 
     def holds(self, source: Source, n: int) -> None:
@@ -136,6 +137,11 @@ class Dynamic:
             return False
         seen.add(fact)
         return True
+
+    @property
+    def inner(self) -> bool:
+        """Whether it is a function, or a part of one, that the program is in the middle of."""
+        return self.resumed or self.quiet
 
     @property
     def few_left(self) -> bool:

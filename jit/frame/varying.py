@@ -63,9 +63,11 @@ class Varying:
     def specialize(self, key, value) -> None:
         """A number or text from outside is needed as a constant: one that changes on every call is left to the
         interpreter."""
-        # A size that is a symbol was another one before.
-        lengths = int(isinstance(key, tuple) and (key[1] == "size" or isinstance(key[0], src.Length)))
-        if self.history is not None and not self.history.takes(key, value, lengths):
+        # What is a symbol was another number before.
+        symbol = isinstance(key, tuple)
+        length = symbol and (key[1] == "size" or isinstance(key[0], src.Length))
+        lengths = int(length or symbol and key[1] == "int" and self.history is not None and self.history.inner)
+        if self.history is not None and not self.history.takes(key, value, lengths, loops=length):
             raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
 
     def unrolls(self, source, position: int) -> bool:

@@ -93,14 +93,15 @@ class RangeValue(Value):
 
     def pytype(self, s: Session) -> type:
         if self.source is not None:
-            s.guards.add(self.source, facts.Equals(self.value))
+            s.guards.add(self.source, facts.TypeIs(range))
         return range
 
     def is_const(self) -> bool:
         return True
 
     def const(self, s: Session) -> range:
-        self.pytype(s)
+        if self.source is not None:
+            s.guards.add(self.source, facts.Equals(self.value))
         return self.value
 
     def truth(self, s: Session) -> bool:
