@@ -64,3 +64,20 @@ def test_overlapping_and_transposed_ones():
     for stride in ((8, 1), (9, 1), (1, 8), (10, 1), (3, 1), (0, 1), (5, 2), (11, 2), (1, 1)):
         x = torch.arange(60.).as_strided((4, 3), stride)
         assert torch.equal(f(x), x + 1) and f(x).stride() == (3, 1)
+
+
+def test_a_view_requires_grad_as_its_base_does():
+    @jit.compile
+    def f(x):
+        return x * 2
+
+    leaf = torch.nn.Parameter(torch.randn(1))
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(f(leaf.expand(6)), leaf.expand(6) * 2)
+    assert count(f) == 1
+    base = torch.randn(2, 3)
+    view = base[0]
+    assert not f(view).requires_grad
+    base.requires_grad_()
+    assert view.requires_grad and f(view).requires_grad

@@ -130,9 +130,12 @@ static inline bool matches(const TensorSpec& s, const c10::TensorImpl* impl) {
   if (s.keys ? impl->key_set().raw_repr() != s.keys : !dense(impl)) return false;
   if (impl->dtype() != s.dtype) return false;
   if (s.device && impl->device() != *s.device) return false;
-  // What impl->requires_grad() asks, without its calls.
+  // What impl->requires_grad() asks, without its calls but for a view, which may require grad as its base does.
   auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl->autograd_meta());
-  if (s.requires_grad >= 0 && (meta && (meta->requires_grad_ || meta->grad_fn_)) != (bool)s.requires_grad) return false;
+  if (s.requires_grad >= 0) {
+    bool wanted = meta && (meta->requires_grad_ || meta->grad_fn_ || (meta->is_view_ && meta->requires_grad()));
+    if (wanted != (bool)s.requires_grad) return false;
+  }
   // A tangent of forward-mode differentiation, which graphs do not have.
   if (meta && meta->fw_grad_ && !meta->fw_grad_->empty()) return false;
   if (!s.any_rank && !same_dims(impl->sizes(), s.sizes, s.all_sizes)) return false;
