@@ -200,7 +200,7 @@ class Recording:
         """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""
         if value.symbolic is float:
             return self.float_operand(value)
-        elements = value.load(self.s) if type(value) is ListValue and value.obj is None else ()
+        elements = value.load(self.s) if type(value) is ListValue else ()
         if any(v.symbolic is float for v in elements):
             return [self.operand(v) for v in elements]
         return value.lower(self.s)
