@@ -12,6 +12,7 @@ from . import source as src
 from .guards import Guards
 from .values.numbers import DimValue, FloatValue
 
+KEYED = (dict, set, frozenset)  # what they hold says what they are for, not how many
 FEW = 2  # elements, which may be read as a whole whatever other lengths there are
 
 
@@ -55,9 +56,11 @@ class Varying:
         """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
         if self.history is None:
             return
-        self.history.holds(source, n)
-        given = self.history.stepwise and isinstance(source, src.Local) and cls is not tuple and n > FEW
-        if given or not self.history.takes(source, n, lengths=2):
+        data = cls not in KEYED
+        if data:
+            self.history.holds(source, n)
+        given = self.history.stepwise and isinstance(source, src.Local) and data and cls is not tuple and n > FEW
+        if given or not self.history.takes(source, n, lengths=2 if data else 0):
             raise Unsupported(f"the length of this {cls.__name__} is different at every call", kind="container-length")
 
     def specialize(self, key, value) -> None:
