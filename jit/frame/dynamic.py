@@ -117,7 +117,8 @@ class Dynamic:
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
         ``lengths``: it is how much data there is, which is no way of calling a function once there is more than a few
-        elements; so many of these are compiled for (0: of anything else). ``loops``: they may be how often loops run."""
+        elements; so many of these are compiled for (0: of anything else). ``loops``: they may be how often loops
+        run."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
         if lengths and fact > SHORT:
             most = min(most, 1 if self.resumed or self.captures > 1 else lengths)
