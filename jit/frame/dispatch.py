@@ -56,6 +56,7 @@ class Settings:
         on_capture: called with each Captured, for ``jit.explain``.
         unsteady: places where a value was guessed that has changed since (guesses.py).
         ways: which way the program goes at branches on values (ways.py).
+        lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -70,6 +71,7 @@ class Settings:
     quiet: bool = False
     unsteady: set = dataclasses.field(default_factory=set)
     ways: Known = dataclasses.field(default_factory=Known)
+    lengths: set = dataclasses.field(default_factory=set)
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -290,6 +292,10 @@ class Missed:
         capturing = native().set_capturing(True)
         _counts["captures"] += 1
         self.dynamic.captures, self.dynamic.limit = len(competing), limit
+        code = user_code(fn)
+        place = code.co_filename, code.co_qualname
+        self.dynamic.stepwise = self.dynamic.resumed and place in self.settings.lengths
+        self.dynamic.quiet = self.settings.quiet
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -311,6 +317,8 @@ class Missed:
         for watching in (captured.doubt, captured.learner):
             if watching is not None and entry is not None:
                 watching.watch(self, dispatcher, entry)
+        if self.dynamic.lengths_differ:
+            self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
         self.captures.append(captured.summary())
         if captured.failed:
@@ -453,6 +461,7 @@ def reset() -> None:
             missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
+            missed.settings.lengths.clear()
             for region in missed.settings.regions:
                 region.forget()
     failures.forget()

@@ -11,13 +11,14 @@ from .. import config
 from ..graph.dims import Sym
 from ..runtime import native
 from ..runtime.holding import holding
-from .source import Length, Local, Source
+from .source import Item, Length, Local, Source
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
     from ..graph.shape_env import ShapeEnv
 
 MAX_POSITIONS = 4
+SHORT = 4  # elements; what holds more is data
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
 _MARKED, _STATIC = "_jit_dynamic_dims", "_jit_static_dims"
 # What PyTorch's functions of these names write at a tensor.
@@ -51,15 +52,27 @@ def _marks(tensor: torch.Tensor, *names: str) -> set[int]:
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a
     symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
-    loop's. ``in_one_graph``: breaks are errors."""
+    loop's. ``in_one_graph``: breaks are errors.
+
+    Attributes:
+        lengths_differ: whether it was found that lengths are others at each call.
+        stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
+            lists are not read as a whole: each step of a loop is captured, and is one for all.
+        quiet: the user did not ask for this function to be compiled.
+    """
+
+    lengths_differ = stepwise = quiet = False
 
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
+        self.strides: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
         self.integers: dict[Source, object] = {}
         self.negative: set[Source] = set()
         self.floats: dict[Source, object] = {}
+        self.long: set[Source] = set()  # containers of data
+        self.mixed: set[Source] = set()  # those among them of which an integer has changed
         # What has been there: a number, or a reference that does not keep it alive; None for several.
         self.objects: dict[Source, object] = {}
         self.facts: dict[object, set] = {}
@@ -69,6 +82,19 @@ class Dynamic:
     def tensor_dims(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols; remembers its sizes for the next time."""
         return self.changing(source, tensor) - _marks(tensor, _STATIC, *_OTHERS_STATIC)
+
+    def tensor_strides(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
+        """The dims of an input whose strides are to be symbols where no size says what they are: those that have
+        changed, as a slice's do with what it was cut from. Of a dim of size 1 it is at once one if it is that of a
+        larger tensor, since nothing is computed with it."""
+        if self.mode is False or source is None or source.watched or not tensor.numel():
+            return set()
+        now, sizes, seen = list(tensor.stride()), tensor.shape, self.strides.get(source)
+        if seen is None or len(seen) != len(now):
+            self.strides[source] = now
+            return {d for d, size in enumerate(sizes) if size == 1 and now[d] > 1}
+        self.strides[source] = [a if a == b else None for a, b in zip(seen, now)]
+        return {d for d, stride in enumerate(self.strides[source]) if stride is None or sizes[d] == 1 and now[d] > 1}
 
     def changing(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
         """The dims that are to be symbols as long as none says that they are not."""
@@ -86,12 +112,24 @@ class Dynamic:
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
-        return self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
+        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
 
-    def takes(self, key: Source | tuple[Source, str], fact: int | str) -> bool:
-        """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call."""
+    def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
+        """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
+        ``lengths``: it is how much data there is, which is no way of calling a function once there is more than a few
+        elements; so many of these are compiled for (0: of anything else). ``loops``: they may be how often loops
+        run."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
-        return self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
+        if lengths and fact > SHORT:
+            most = min(most, 1 if self.resumed or self.captures > 1 else lengths)
+        admitted = self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
+        self.lengths_differ |= not admitted and bool(lengths) and loops
+        return admitted
+
+    def holds(self, source: Source, n: int) -> None:
+        """A list or tuple of ``n`` elements at ``source`` is read as a whole: the numbers in a long one are data."""
+        if n > SHORT and not source.watched:
+            self.long.add(source)
 
     def admits(self, seen: set, fact: int | str, most: int) -> bool:
         """Whether ``fact`` is one of the first ``most``. When few captures are left there may be one only, so that the
@@ -100,6 +138,11 @@ class Dynamic:
             return False
         seen.add(fact)
         return True
+
+    @property
+    def inner(self) -> bool:
+        """Whether it is a function, or a part of one, that the program is in the middle of."""
+        return self.resumed or self.quiet
 
     @property
     def few_left(self) -> bool:
@@ -122,6 +165,11 @@ class Dynamic:
             return False
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
+        if type(source) is Item and source.of in self.long:  # once one has changed, any of them will
+            if self.integers[source] is None:
+                self.mixed.add(source.of)
+            elif source.of in self.mixed:
+                return True
         # A loop counter, but not the attributes of a module.
         at_once = bool(self.mode) or self.resumed and isinstance(source, Local)
         at_once = at_once or self.few_left and isinstance(source, Length)
@@ -141,6 +189,8 @@ class Dynamic:
         """True if a float is to be computed with, and not a constant: it has changed."""
         if self.mode is False:
             return False
+        if type(source) is Item and source.of in self.long or self.stepwise and isinstance(source, Local):
+            return True
         if repr(self.floats.setdefault(source, value)) != repr(value):
             self.floats[source] = None
         return self.floats[source] is None

@@ -66,8 +66,10 @@ class Recording:
         region = self.s.tracer.region_of(value.obj)
         if region is not None:
             return self.shared_input(value, region)
-        dims = set() if self.s.varying.history is None else self.s.varying.history.tensor_dims(value.source, value.obj)
-        handle = self.s.tracer.input(value.obj, value.source, dims)
+        history = self.s.varying.history
+        dims = set() if history is None else history.tensor_dims(value.source, value.obj)
+        strides = set() if history is None else history.tensor_strides(value.source, value.obj)
+        handle = self.s.tracer.input(value.obj, value.source, dims, strides)
         guard_tensor(self.s, value, handle.node.type)
         self.inputs.append(value)
         self.tensors[id(handle)] = value
@@ -198,7 +200,7 @@ class Recording:
         """An argument for the tracer, in which symbolic floats, also those in a list, stay so."""
         if value.symbolic is float:
             return self.float_operand(value)
-        elements = value.load(self.s) if type(value) is ListValue and value.obj is None else ()
+        elements = value.load(self.s) if type(value) is ListValue else ()
         if any(v.symbolic is float for v in elements):
             return [self.operand(v) for v in elements]
         return value.lower(self.s)

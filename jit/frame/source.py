@@ -470,6 +470,13 @@ class InstanceDict(_Derived):
         return f"{self.of}.__dict__"
 
 
+def _told_by(key: object) -> object:
+    """What two keys of one type have in common that are the same: a tuple of names is made anew at each call."""
+    if type(key) is tuple:
+        return tuple([(type(part), _told_by(part)) for part in key])
+    return key if isinstance(key, (str, int, bytes, type(None))) else id(key)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Item(_Derived):
     """What a dict, list or tuple holds at a key or index, which is a plain constant (or an object known by identity).
@@ -492,7 +499,7 @@ class Item(_Derived):
 
     def _id(self) -> tuple:
         key = self.real_key()
-        return (self.of, type(key), key if isinstance(key, (str, int, bytes, type(None))) else id(key))
+        return (self.of, type(key), _told_by(key))
 
     def __hash__(self) -> int:
         return self.number  # type: ignore[attr-defined]

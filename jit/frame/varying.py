@@ -12,6 +12,9 @@ from . import source as src
 from .guards import Guards
 from .values.numbers import DimValue, FloatValue
 
+KEYED = (dict, set, frozenset)  # what they hold says what they are for, not how many
+FEW = 2  # elements, which may be read as a whole whatever other lengths there are
+
 
 class Varying:
     """``history``: what was seen at earlier captures (``jit.frame.dynamic.Dynamic``), or None: everything stays."""
@@ -51,13 +54,23 @@ class Varying:
 
     def expect(self, source, n: int, cls) -> None:
         """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""
-        if self.history is not None and not self.history.takes(source, n):
+        if self.history is None:
+            return
+        data = cls not in KEYED
+        if data:
+            self.history.holds(source, n)
+        given = self.history.stepwise and isinstance(source, src.Local) and data and cls is not tuple and n > FEW
+        if given or not self.history.takes(source, n, lengths=2 if data else 0):
             raise Unsupported(f"the length of this {cls.__name__} is different at every call", kind="container-length")
 
     def specialize(self, key, value) -> None:
         """A number or text from outside is needed as a constant: one that changes on every call is left to the
         interpreter."""
-        if self.history is not None and not self.history.takes(key, value):
+        # What is a symbol was another number before.
+        symbol = isinstance(key, tuple)
+        length = symbol and (key[1] == "size" or isinstance(key[0], src.Length))
+        lengths = int(length or symbol and key[1] == "int" and self.history is not None and self.history.inner)
+        if self.history is not None and not self.history.takes(key, value, lengths, loops=length):
             raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
 
     def unrolls(self, source, position: int) -> bool:

@@ -497,15 +497,16 @@ def operator(target: str, overload: str) -> Any:
 
 def origins_in(inputs: list[Node]) -> dict[str, tuple]:
     """Symbol name -> ("size" | "stride", position of the input node, dimension) that is its value: sizes before
-    strides. A stride along which there are not two elements may be anything."""
+    strides, and last a stride along which there are not two elements, which may be anything in what a library has
+    made."""
     found: dict[str, tuple] = {}
-    for kind in ("size", "stride"):
+    for kind, single in (("size", False), ("stride", False), ("stride", True)):
         for i, node in enumerate(inputs):
             shape = node.type.shape
             if kind == "stride" and any(type(n) is int and n == 0 for n in shape):
                 continue
             for d, value in enumerate(shape if kind == "size" else node.type.strides):
-                if kind == "stride" and type(shape[d]) is int and shape[d] == 1:
+                if kind == "stride" and (type(shape[d]) is int and shape[d] == 1) is not single:
                     continue
                 if type(value) is Dim and value.const == 0 and len(value.terms) == 1:
                     (mono, c), = value.terms.items()

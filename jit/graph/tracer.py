@@ -25,7 +25,8 @@ from jit.graph import (
 from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
 from jit.graph.build import Builder, is_number, result_dtype
-from jit.graph.dims import Dim, bounds, equal, specialize
+from jit.graph.dims import Dim, bounds, specialize
+from jit.graph.input_strides import symbolic_strides
 from jit.graph.nested import holds, of_kind, refilled, replaced, several
 from jit.graph.shape_env import ShapeEnv
 from jit.graph.foreach import foreach
@@ -122,10 +123,12 @@ class Tracer:
 
     # inputs
 
-    def input(self, example: torch.Tensor, origin, dynamic_dims: Collection[int] = ()) -> TensorHandle:
+    def input(self, example: torch.Tensor, origin, dynamic_dims: Collection[int] = (),
+              dynamic_strides: Collection[int] = ()) -> TensorHandle:
         """A graph input of the example's shape, strides, dtype and device.
 
-        Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them. Raises Unsupported for
+        Sizes in ``dynamic_dims`` become symbols, and so do strides that are products of them and those in
+        ``dynamic_strides``. Raises Unsupported for
         tensors that are not plain strided ones.
         """
         if example.layout is not torch.strided or example.is_quantized or example.is_nested:
@@ -135,8 +138,8 @@ class Tracer:
                               "call resolve_conj() first", kind="lazy-conjugate")
         shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n)
                       for d, n in enumerate(example.shape))
-        strides = (symbolic_strides(example, shape, self.env, origin) if any(type(s) is Dim for s in shape)
-                   else tuple(example.stride()))
+        strides = (symbolic_strides(example, shape, self.env, origin, dynamic_strides)
+                   if dynamic_strides or any(type(s) is Dim for s in shape) else tuple(example.stride()))
         t = TensorType(shape, strides, example.dtype, example.device)
         node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
         base = Base(node, node, example, example.requires_grad)
@@ -770,31 +773,3 @@ def _pack(entry: Op, args: Sequence[object]) -> tuple[object, ...] | list[object
     if all(is_number(a) for a in args[1:]):
         return (args[0], tuple(args[1:]))
     return args
-
-
-def symbolic_strides(example: torch.Tensor, shape: tuple[IntExpr, ...], env: ShapeEnv, origin) -> tuple[IntExpr, ...]:
-    """Strides over the size symbols: a dimension whose stride continues another one is that one's stride times its
-    size. What they are is recorded in ``env``, and so is that a stride of its own continues none."""
-    sizes, raw = tuple(example.shape), example.stride()
-    strides: list = [None] * len(sizes)
-    known: dict[int, object] = {1: 1, 0: 0}
-    order = sorted(range(len(sizes)), key=lambda d: (raw[d], sizes[d] != 1, -d))
-    for d in order:
-        if raw[d] in known:
-            strides[d] = known[raw[d]]
-            env.bind(strides[d], (origin, "stride", d))
-        elif _depends(raw, sizes, shape, d):
-            strides[d] = env.symbol(raw[d], (origin, "stride", d))
-            for continued in known.values():
-                equal(strides[d], continued)  # is recorded: no
-            known[raw[d]] = strides[d]
-        else:
-            strides[d] = known[raw[d]] = raw[d]
-        if sizes[d] > 1:
-            known.setdefault(raw[d] * sizes[d], strides[d] * shape[d])
-    return tuple(strides)
-
-
-def _depends(raw: tuple[int, ...], sizes: tuple[IntExpr, ...], shape: tuple[IntExpr, ...], d: int) -> bool:
-    """Whether a stride may change with a dynamic size: some faster dimension has a symbolic size."""
-    return any(type(shape[k]) is Dim and raw[k] < raw[d] for k in range(len(sizes)))

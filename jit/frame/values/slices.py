@@ -93,14 +93,15 @@ class RangeValue(Value):
 
     def pytype(self, s: Session) -> type:
         if self.source is not None:
-            s.guards.add(self.source, facts.Equals(self.value))
+            s.guards.add(self.source, facts.TypeIs(range))
         return range
 
     def is_const(self) -> bool:
         return True
 
     def const(self, s: Session) -> range:
-        self.pytype(s)
+        if self.source is not None:
+            s.guards.add(self.source, facts.Equals(self.value))
         return self.value
 
     def truth(self, s: Session) -> bool:
@@ -112,9 +113,16 @@ class RangeValue(Value):
     def iter(self, s: Session) -> Value:
         if max(abs(self.value.start), abs(self.value.stop)) >= 1 << 62:
             raise Unsupported("iteration over a range of very large numbers", kind="iterate")
+        self.written_out(s)
         return RangeIterator(self.const(s))
 
+    def written_out(self, s: Session) -> None:
+        """A loop over all of it is captured step by step, which takes one of the same length each time."""
+        if self.source is not None and not self.source.watched:
+            s.varying.expect(self.source, len(self.value), range)
+
     def backwards(self, s: Session) -> Value:
+        self.written_out(s)
         return RangeIterator(self.const(s)[::-1])
 
     def contains(self, s: Session, item: Value) -> bool | None:

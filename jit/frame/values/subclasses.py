@@ -20,7 +20,8 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...graph.tracer import TensorHandle, symbolic_strides
+from ...graph.input_strides import symbolic_strides
+from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from ...runtime.guards import TensorSpec
 from .. import messages

@@ -251,6 +251,9 @@ op("tril")(_triangle("lower"))
 op("triu")(_triangle("upper"))
 
 
+MOST_NUMBERS = 32  # that change from call to call in a list that becomes a tensor inside the graph
+
+
 @op("tensor", raw=True, numbers=True)
 def tensor(t: Tracer, data: float | int | list | TensorHandle, **options: str | torch.dtype) -> TensorHandle:
     """``torch.tensor``: of a tensor it is a copy."""
@@ -271,6 +274,12 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
         kind = dtype or torch.get_default_dtype()
         if kind.is_floating_point:
             return t.fresh(b.clone(b.scalar(data, kind, where), ()))
+    if type(data) in (list, tuple) and 0 < len(data) <= MOST_NUMBERS and not requires_grad:
+        kind = dtype or torch.get_default_dtype()
+        if (any(type(v) is SymFloat for v in data) and all(type(v) in (SymFloat, float) for v in data)
+            and kind.is_floating_point):
+            return t.fresh(b.cat([b.expand(b.scalar(v, kind, where), (1,)) for v in data], 0) if len(data) > 1
+                           else b.clone(b.expand(b.scalar(data[0], kind, where), (1,)), (1,)))
     data = plain(data)
     if any(type(v) is Dim for v in several(data)):
         if type(data) is Dim:
