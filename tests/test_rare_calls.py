@@ -57,6 +57,14 @@ def descriptors_read_by_hand(x):
     return SHAPE.__get__(x), torch.Tensor.dtype.__get__(x), x + 1
 
 
+class TenAxes(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.ndim.__get__ or func in {torch.Tensor.nbytes.__get__: 1}:
+            return 10
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
 @cases(VECTOR)
 def classes_of_numbers_as_types(x):
     return (x.to(bool), x.to(int), x.to(float) + 1, x.to(complex), x.to(int, copy=True), x.to(dtype=bool),
@@ -127,6 +135,15 @@ def test_versions_and_memory_behind_setting_data(layout):
         assert results[0].stride() == results[1].stride()
 
 
+def test_descriptors_that_a_class_compares():
+    def fn(x):
+        same = SHAPE.__get__ == torch.Tensor.shape.__get__, SHAPE.__get__ != torch.Tensor.dtype.__get__, len == len
+        return x.ndim, x.nbytes, same, x.shape[0]
+
+    x = torch.ones(3).as_subclass(TenAxes)
+    assert jit.compile(fn, fullgraph=True)(x) == fn(x) == (10, 10, (True, True, True), 3)
+
+
 def test_a_gradient_with_new_memory_is_the_leafs():
     def step(x, y):
         x.data = y
@@ -177,3 +194,19 @@ def test_modules_copied_while_hooks_of_sharding_are_looked_for():
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     with torch.no_grad():
         assert torch.allclose(jit.compile(fn)(module, VECTOR), fn(module, VECTOR))
+
+
+def test_the_call_that_makes_the_parameters_of_a_lazy_module():
+    """It runs in eager, also where breaks are not wanted; the calls after it are one graph."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.ReLU(), torch.nn.LazyBatchNorm1d())
+    twin = copy.deepcopy(module)
+    compiled = jit.compile(module, fullgraph=True)
+    for rows in (2, 2, 3):
+        x = torch.randn(rows, 4)
+        torch.manual_seed(1)
+        want = twin(x)
+        torch.manual_seed(1)
+        assert torch.allclose(compiled(x), want)
+    assert type(module[0]) is torch.nn.Linear and jit.explain(module)(x).graph_break_count == 0
+    assert torch.allclose(module[2].running_mean, twin[2].running_mean) and module[0].weight.requires_grad

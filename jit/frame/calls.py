@@ -186,6 +186,8 @@ class Calls:
             return self.call_unbound(fn, args, kwargs)
         if self.s.tracer.supports(fn):
             return self.s.torch_call(fn, args, kwargs)
+        if type(owner) is types.GetSetDescriptorType and args:
+            return self.s.wrap_raw(owner).builtin_method(self.s, getattr(type(owner), fn.__name__), args, kwargs)
         if self.is_pure(fn) and all(a.is_const() for a in [*args, *kwargs.values()]):
             return self.s.fold(fn, args, kwargs)
         substitute = marks.substitute_of(fn)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from .values.base import Value
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}  # what PyTorch takes them for
+# What PyTorch takes them for.
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 # Of operations that take symbolic floats.
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))
 
