@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import inspect
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Callable
 
 import torch
@@ -57,7 +57,11 @@ class Calls:
         special = (tables.codes.get(fn.code) or tables.named.get((module, fn.qualname))
                    or tables.named.get((module, fn.code.co_qualname)))
         if special is not None:
-            return special(self.s, fn, args, kwargs)
+            try:
+                return special(self.s, fn, args, kwargs)
+            except (TypeError, ValueError, IndexError, KeyError):
+                self.bind(fn, args, kwargs)  # a call that the function itself refuses is left to it
+                raise
         if real is not None:
             rule = marks.rule_of(real) if real.__dict__ else None
             if rule is not None:
@@ -182,6 +186,8 @@ class Calls:
             return self.call_unbound(fn, args, kwargs)
         if self.s.tracer.supports(fn):
             return self.s.torch_call(fn, args, kwargs)
+        if type(owner) is types.GetSetDescriptorType and args:
+            return self.s.wrap_raw(owner).builtin_method(self.s, getattr(type(owner), fn.__name__), args, kwargs)
         if self.is_pure(fn) and all(a.is_const() for a in [*args, *kwargs.values()]):
             return self.s.fold(fn, args, kwargs)
         substitute = marks.substitute_of(fn)
@@ -196,6 +202,9 @@ class Calls:
     def by_table(self, fn: object, run: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function
         itself refuses is left to it."""
+        if kwargs and not takes_names(fn, kwargs):
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with a name that it does not take",
+                              kind="argument-error")
         try:
             return run()
         except (TypeError, ValueError, IndexError, KeyError):
@@ -319,6 +328,16 @@ def accepts(fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def takes_names(fn: Callable, names: Iterable[str]) -> bool:
+    """Whether a function in C takes arguments of these names; True where it does not say which it takes."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return any(p.kind is p.VAR_KEYWORD for p in parameters) or taken.issuperset(names)
 
 
 def signature_twin(fn: FunctionValue, s: Session):

@@ -173,7 +173,7 @@ class Capture:
                 raise error
             return self.finish_break(error, chain)
         except Unsupported as error:
-            if settings.fullgraph and error.kind not in ("raises", "gradient", "generator-target"):
+            if settings.fullgraph and error.kind not in ("raises", "gradient", "generator-target", "lazy-module"):
                 raise
             if not settings.fullgraph:
                 let_go(error)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from .values.base import Value
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}  # what PyTorch takes them for
+# What PyTorch takes them for.
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 # Of operations that take symbolic floats.
 FLOAT_OPERANDS = frozenset(("min", "max", "other", "value", "scalars", "scalar", "alpha", "weight"))
 
@@ -158,6 +159,8 @@ class Recording:
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
         if isinstance(low_kw.get("dtype"), type):
             low_kw["dtype"] = PYTHON_DTYPES.get(low_kw["dtype"], low_kw["dtype"])
+        if fn is not torch.Tensor.type:  # which takes no classes of Python's
+            low = [PYTHON_DTYPES.get(a, a) if isinstance(a, type) else a for a in low]
         own = []
 
         def call():
@@ -167,6 +170,7 @@ class Recording:
 
         nodes = self.s.tracer.builder.nodes
         first = len(nodes)
+        elsewhere = [(a, a.handle(self.s).base.version) for a in args if a.is_tensor and a.elsewhere]
         try:
             value = self.traced(call)
         except Unsupported as error:
@@ -178,6 +182,9 @@ class Recording:
             raise
         if self.s.states.now:
             self.s.states.check(nodes[first:])
+        for a, version in elsewhere:
+            if a.handle(self.s).base.version != version:  # the memory's own version counter is the other object's
+                self.s.effect(torch.autograd.graph.increment_version, [a])
         return own[0] if own else value  # a list that is given back is the very list
 
     def makes_leaf(self, fn, asked: Value) -> bool:

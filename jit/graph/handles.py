@@ -68,6 +68,12 @@ class Base:
             return self.frozen.base.requires_grad
         return self.carries if self.example is None else self.example.requires_grad
 
+    def inference(self, t: Tracer) -> bool:
+        """Whether it was made in inference mode. Views have it from what they are views of, wherever they are made."""
+        if self.frozen is not None:
+            return self.frozen.base.inference(t)
+        return t.inference if self.example is None else self.example.is_inference()
+
 
 @dataclasses.dataclass
 class StandIn:

@@ -168,14 +168,27 @@ def ask(fn: Callable, args: Sequence[object], kwargs: dict[str, object], given: 
         return t
 
     # The program's own hooks see nothing of what a probe saves.
-    with without_traces(), torch.set_grad_enabled(grad), torch.autograd.graph.saved_tensors_hooks(pack,
-        _same) if grad else contextlib.nullcontext():
+    with without_traces(), torch.set_grad_enabled(grad), _hooks(pack) if grad else contextlib.nullcontext():
         try:
             return Answer(fn(*args, **kwargs), None, given, frozenset(kept))
         except JitError:
             raise
         except Exception as error:  # eager's own, which is what was asked
             return Answer(None, error.with_traceback(None), given, frozenset(kept))
+
+
+@contextlib.contextmanager
+def _hooks(pack: Callable) -> Iterator[None]:
+    """Hooks of saved tensors, also where the program has disabled them."""
+    disabled = torch_private.why_no_hooks()
+    if disabled is not None:
+        torch_private.allow_hooks()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+            yield
+    finally:
+        if disabled is not None:
+            torch_private.forbid_hooks(disabled)
 
 
 def _same(t: torch.Tensor) -> torch.Tensor:

@@ -117,6 +117,15 @@ def dict_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
     return DictValue(entries)
 
 
+@on_call(vars(dict)["fromkeys"], vars(collections.OrderedDict)["fromkeys"])
+def subclass_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a class derived from dict, which is called and filled."""
+    made = args[0].call(s, [], {})
+    for key in args[1].items_list(s):
+        made.setitem(s, key, args[2] if len(args) > 2 else Constant(None))
+    return made
+
+
 @on_call(functools.partial)
 def partial_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn, rest = args[0], list(args[1:])

@@ -130,10 +130,13 @@ def list_extend(v: ListValue, s: Session, a: list[Value], k: dict[str, Value]) -
 
 
 @method(list, "insert")
+@method(collections.deque, "insert")
 def list_insert(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
     new = list(v.load(s))
+    if len(new) == getattr(v, "maxlen", None):
+        raise Raised(s.exception(IndexError("deque already at its maximum size")))
     new.insert(a[0].index(s), a[1])
-    return _change(v, s, new, list.insert, a)
+    return _change(v, s, new, v.builtin.insert, a)
 
 
 @method(list, "pop")
@@ -161,6 +164,16 @@ def list_remove(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value
         raise Raised(s.exception(ValueError("list.remove(x): x not in list")))
     del new[at]
     return _change(v, s, new, list.__delitem__, [Constant(at)])
+
+
+@method(collections.deque, "remove")
+def deque_remove(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
+    new = list(v.load(s))
+    at = position(s, new, a[0])
+    if at is None:
+        raise Unsupported("deque.remove of what is not in it", kind="raises")
+    del new[at]
+    return _change(v, s, new, collections.deque.__delitem__, [Constant(at)])
 
 
 @method(list, "clear")

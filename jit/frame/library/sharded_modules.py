@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def _hooked(module: Any, states: type) -> bool:
     """Whether a module has hooks of FSDP's."""
-    return any(isinstance(getattr(hook, "__self__", None), states) for hook in module._forward_pre_hooks.values())
+    hooks = vars(module).get("_forward_pre_hooks") or {}  # none in a module that is being made
+    return any(isinstance(getattr(hook, "__self__", None), states) for hook in hooks.values())
 
 
 @when_loaded("torch.distributed.fsdp")
@@ -35,5 +36,5 @@ def register() -> None:
     @on_refusal(torch.nn.Module.__call__, torch_private.module_call)
     def called(s: Session, args: list[Value]) -> None:
         module = getattr(args[0], "obj", None) if args else None
-        if isinstance(module, torch.nn.Module) and module._forward_pre_hooks and _hooked(module, states):
+        if isinstance(module, torch.nn.Module) and _hooked(module, states):
             raise Unsupported(f"the call of a {type(module).__name__}", kind="sharded-module")

@@ -14,6 +14,7 @@ import os
 import posixpath
 import random
 import time
+import sys
 import types
 import typing
 import warnings
@@ -382,7 +383,17 @@ def weak_reference(s: Session, args: list[Value], kwargs: dict[str, Value]) -> W
     return WeakReference(target, args[1:])
 
 
-add_pure(os.fspath, *(getattr(posixpath, n) for n in ("_path_normpath",) if hasattr(posixpath, n)))
+add_pure(os.fspath, sys.intern, *(getattr(posixpath, n) for n in ("_path_normpath",) if hasattr(posixpath, n)))
+
+
+@on_method((types.GetSetDescriptorType, "__get__"), (types.MemberDescriptorType, "__get__"))
+def descriptor_get(s: Session, descriptor: ObjectValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.Tensor.shape.__get__(x)``: the attribute, where it is what the object's class has under that name."""
+    raw = descriptor.pin(s)
+    found, attribute, _ = s.class_lookup(args[0].pytype(s), raw.__name__)
+    if not found or attribute is not raw or s.function_of_class(args[0].pytype(s), "__getattribute__"):
+        raise Unsupported(f"descriptor {raw.__qualname__} of another class than the object's", kind="descriptor")
+    return args[0].getattr(s, raw.__name__)
 
 
 @on_descriptor(functools.cached_property)

@@ -261,10 +261,40 @@ def has_compatible_type(s: Session, args: list[Value], kwargs: dict[str, Value])
     return Constant(a == b)
 
 
+@on_tensor_method("new")
+def new(s: Session, tensor: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """``Tensor.new`` of sizes or of numbers, the older name of ``new_empty`` and ``new_tensor``."""
+    if kwargs:
+        return None
+    if all(v.pytype(s) is int for v in args):
+        return s.torch_call(torch.Tensor.new_empty, [tensor, TupleValue(args or [Constant(0)])], {})
+    if len(args) > 1 or args[0].builtin not in (list, tuple):
+        return None
+    if args[0].cls is torch.Size:
+        return s.torch_call(torch.Tensor.new_empty, [tensor, args[0]], {})
+    if args[0].cls in (list, tuple) and all(v.pytype(s) is int for v in args[0].items_list(s)):
+        return s.torch_call(torch.Tensor.new_tensor, [tensor, args[0]], {})
+    return None
+
+
 @on_tensor_setter("data")
 def set_data(s: Session, tensor: Value, value: Value) -> None:
-    if not value.is_tensor or value.identity() != tensor.identity():
+    """The tensor object shows another one's memory: done to the real object behind the graph, and what the program does
+    with it until then is done with that memory. One that requires grad stays a leaf of its own, so that its next use in
+    the graph is a break."""
+    if value.is_tensor and value.identity() == tensor.identity():
+        return
+    if not value.is_tensor or tensor.obj is None or value.cls not in _PLAIN or tensor.cls not in _PLAIN:
         raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
+    had, gets = tensor.handle(s), value.handle(s)
+    if had.device != gets.device or had.dtype is not gets.dtype or s.maps or s.levels or had.base.region is not None:
+        raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
+    memory = value if value.obj is not None else value.getattr(s, "data")
+    s.effect(setattr, [tensor, Constant("data"), memory])
+    tensor.shows(s, None if had.requires_grad else value.getattr(s, "data").handle(s))
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _legacy(cls, dtype: torch.dtype, kinds: tuple[type, ...]) -> None:

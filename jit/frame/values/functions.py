@@ -559,6 +559,12 @@ class BuiltinValue(Value):
     def hash_key(self, s: Session) -> object:
         return self.pin(s)
 
+    def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
+        """Each reading of ``torch.Tensor.shape.__get__`` gives another object, and all are equal."""
+        if op.equality is None or type(other) is not BuiltinValue or self.identity() == other.identity():
+            return None
+        return Constant((self.pin(s) == other.pin(s)) == op.equality)
+
     def reads_caller(self, count: int | None) -> bool:
         return self.fn in _FRAME_READERS and (count is None or count < (1 if self.fn in (locals, vars, dir) else 2))
 

@@ -177,6 +177,8 @@ class ObjectValue(Value):
         return through_object(s, self, raw, name, self.cls)
 
     def bound_builtin(self, s: Session, raw: object) -> Value:
+        if self.cls is types.GetSetDescriptorType:  # what classes with ``__torch_function__`` are given, and compare
+            return s.wrap_raw(raw.__get__(self.pin(s)))
         return BuiltinMethod(self, raw)
 
     def slot(self, s: Session, raw: object, name: str) -> Value:

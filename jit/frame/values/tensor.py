@@ -49,12 +49,25 @@ class TensorValue(Value):
                  source: Source | None = None) -> None:
         self._handle, self.obj, self.source = handle, obj, source
         self.cls = type(obj) if obj is not None else torch.Tensor
+        self.elsewhere = False  # its ``data`` was set
         self.grad: Value | None = None  # what its ``.grad`` is at this point of the program, if it was asked for
 
     def handle(self, s: Session) -> TensorHandle:
         if self._handle is None:
+            if self.elsewhere:
+                raise Unsupported("a tensor that requires grad is used behind setting its 'data'",
+                                  kind="tensor-attribute")
             s.set_field(self, "_handle", s.recording.tensor_input(self))
         return self._handle
+
+    def shows(self, s: Session, handle: TensorHandle | None) -> None:
+        """The object shows the memory of another one from here on: ``handle``, or what is read behind the graph."""
+        s.heap.touch(self)
+        s.set_field(self, "_handle", handle)
+        s.set_field(self, "elsewhere", True)
+        if handle is not None:
+            s.recording.tensors[id(handle)] = self
+            s.heap.keep(handle)
 
     def detached(self, s: Session) -> Value:
         """The same values, outside of autograd."""

@@ -59,10 +59,15 @@ def is_format(t: TensorType, memory_format: torch.memory_format) -> bool:
     return t.rank == (4 if memory_format is torch.channels_last else 5) and layout.is_channels_last(t.shape, t.strides)
 
 
+_TO = (torch.dtype, torch.device, torch.memory_format, Node, str, int)  # what is told by its class
+
+
 @op("to", alias=True)
 def to(b: Builder, self: Node, *args: torch.dtype | bool | None, dtype: torch.dtype | None = None,
        device: torch.device | None = None, non_blocking: bool = False, copy: bool = False,
        memory_format: torch.memory_format | None = None, other: Node | Number | None = None) -> Node:
+    if not all(a is None or isinstance(a, _TO) for a in args):
+        raise Unsupported("Tensor.to with an argument of another kind", kind="unknown-function")
     dtype, other = next(of_kind(torch.dtype, args), dtype), next(of_kind(Node, args), other)
     device = next((a for a in of_kind((torch.device, str, int), args) if type(a) is not bool), device)
     memory_format = next(of_kind(torch.memory_format, args), memory_format)

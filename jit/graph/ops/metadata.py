@@ -46,7 +46,7 @@ method("is_floating_point")(lambda t, self: self.dtype.is_floating_point)
 method("is_complex")(lambda t, self: self.dtype.is_complex)
 method("is_signed")(lambda t, self: self.dtype.is_signed)
 method("is_neg")(lambda t, self: False)
-method("is_inference")(lambda t, self: t.inference)
+method("is_inference")(lambda t, self: self.base.inference(t))
 method("is_same_size")(lambda t, self, other: self.ndim == other.ndim
                        and all(p == q for p, q in zip(self.type.shape, other.type.shape)))
 method("get_device")(lambda t, self: -1 if backend(self.device).host else self.device.index)
