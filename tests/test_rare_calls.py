@@ -209,3 +209,29 @@ def test_the_call_that_makes_the_parameters_of_a_lazy_module():
         assert torch.allclose(compiled(x), want)
     assert torch.allclose(module[2].running_mean, twin[2].running_mean) and module[0].weight.requires_grad
     assert type(module[0]) is torch.nn.Linear and jit.explain(module)(x).graph_break_count == 0
+
+
+@pytest.mark.parametrize("value", [torch.tensor(5), torch.tensor([1, 2, 3]), torch.ones(1, 2, 3), torch.ones(4), 7])
+@pytest.mark.parametrize("x", [torch.arange(6.0).view(2, 3), torch.arange(3), torch.tensor(2.0)])
+def test_writing_by_a_bool_alone(x, value):
+    """True is all of a tensor, in its dtype; False is nothing, whatever is written."""
+    def fn(x, value, all_of_it):
+        y = x.clone()
+        if all_of_it:
+            y[True] = value
+        else:
+            y[False] = value
+        return y
+
+    compiled = jit.compile(fn)
+    for all_of_it in (True, False):
+        found = []
+        for f in (fn, compiled):
+            try:
+                found.append(f(x, value, all_of_it))
+            except RuntimeError as error:
+                found.append(type(error))
+        if isinstance(found[0], type):
+            assert found[0] is found[1]
+        else:
+            torch.testing.assert_close(*found)

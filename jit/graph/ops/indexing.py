@@ -236,6 +236,10 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
     given = [value] if isinstance(value, TensorHandle) else []
     if not given and not is_number(value):
         raise TypeError(f"can't assign a {type(value).__name__} to a tensor")
+    if type(index) is bool:  # alone, it is no mask: PyTorch writes to all of it, converting, or does nothing at all
+        if not index:
+            return None
+        index = None
     b = t.builder
     start = b.next_id
     source = self.node
