@@ -243,7 +243,7 @@ def test_what_makes_its_result_on_the_cpu():
 # Where names of prims may stand beside each other: the records, and the two tables of texts with what these are made
 # of.
 TABLES = ("jit/graph/pointwise.py", "jit/graph/prims.py", "jit/codegen/cpp/ops.py", "jit/codegen/triton/ops.py",
-          "jit/codegen/triton/emit.py")
+          "jit/codegen/triton/emit.py", "jit/graph/passes/block_states.py")
 
 
 def names_in(node):

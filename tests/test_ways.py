@@ -1,5 +1,5 @@
-"""Branches on values of tensors: which way the program goes is learned; and what goes on after breaks in a loop is shared
-by all its rounds."""
+"""Branches on values of tensors: which way the program goes is learned; and what goes on after breaks in a loop is
+shared by all its rounds."""
 
 import contextlib
 

@@ -60,9 +60,9 @@ class Session(Makers):
         calls_made: [cached function, key, whether this attempt has come to it] that were made while capturing.
         unbroken: whether a break is an error.
         ways, learned: the branches whose ways are known (``ways.Known``), and those of which one was assumed here.
-        inner_gradients, uncertain, assuming, learning, following: what is allowed at first, and not at another attempt where it
-            went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions, and those
-            about ways that were learned; cached functions followed (``library.cached_functions``).
+        inner_gradients, uncertain, assuming, learning, following: what is allowed at first, and not at another attempt
+            where it went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions,
+            and those about ways that were learned; cached functions followed (``library.cached_functions``).
     """
 
     def __init__(self, history=None) -> None:
