@@ -28,8 +28,9 @@ names it in explanations::
 
 An accessor that cannot be reached makes the check on it fail, but for "distinct": what is not there is no other one.
 What was read of watched objects is not kept alive, but for constants, classes and code. Where an object is known by
-identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep it
-alive. Checks are ``(accessor index, kind, payload[, fact])``; a ``facts.Fact`` says in words what is expected and what was found::
+identity, as in "is", as a key, or among keys or elements, there may be a ``native().Weak`` of it, which does not keep
+it alive. Checks are ``(accessor index, kind, payload[, fact])``; a ``facts.Fact`` says in words what is expected and
+what was found::
 
     ("type_is", T) ("is", object) ("is_not", object) ("eq", const) ("len", n) ("truth", bool)
     ("at", (id, type))              the object is of that type and lies there; for what has its facts checked again when
