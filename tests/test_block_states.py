@@ -41,6 +41,8 @@ MASKS = {
     "all": lambda b, h, q, k: b >= 0,
     "floats": lambda b, h, q, k: q * 0.5 >= k,
     "strided": lambda b, h, q, k: (q - k) % 4 == 0,
+    "equal flags": lambda b, h, q, k: FLAGS[q] == FLAGS[k],
+    "flags of each head": lambda b, h, q, k: (FLAGS[q] != FLAGS[h]) & (q >= k),
     "unequal": lambda b, h, q, k: (q >= k) ^ (k < 5),
 }
 

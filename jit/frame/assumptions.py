@@ -46,18 +46,19 @@ class Doubt:
 
     def __call__(self) -> None:
         self.failures += 1
-        dispatcher = self.dispatcher and self.dispatcher()
-        if dispatcher is None or self.failures < _PATIENCE:
+        missed, dispatcher = self.missed and self.missed(), self.dispatcher and self.dispatcher()
+        if missed is None or dispatcher is None:
             return
         for entry in dispatcher.entries:
             if getattr(entry, "doubt", None) is not self:
                 continue
             self.row = self.row + 1 if entry.hits == self.last + 1 else 1
             self.last = entry.hits
-            if 4 * self.failures > entry.hits or self.row >= _IN_A_ROW:
+            often = self.failures >= _PATIENCE and 4 * self.failures > entry.hits
+            if (often or self.row >= _IN_A_ROW) and missed.may_take_back():
                 for ways in self.learned:
                     ways.forget()
-                self.missed().assuming &= bool(self.learned)
+                missed.assuming &= bool(self.learned)
                 dispatcher.remove_entry(entry)
 
 

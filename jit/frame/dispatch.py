@@ -22,7 +22,7 @@ from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic
 from .numbers import Integers, is_half
-from .ways import Known, may_compile
+from .ways import Known
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -260,9 +260,9 @@ class Missed:
             with uncollected():
                 return self.compile(dispatcher, values)
 
-    def may_learn(self) -> bool:
+    def may_take_back(self) -> bool:
         """Whether an entry may be taken back, so that the next call captures it again."""
-        return may_compile() and not self.settings.option("error_on_recompile") and self.settings.on_capture is None
+        return stance.now() == "default" and not self.settings.option("error_on_recompile")
 
     def not_now(self, dispatcher, values: tuple[object, ...]) -> None:
         """Nothing is compiled in the present stance (see ``stance.py``)."""
@@ -462,6 +462,7 @@ def reset() -> None:
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
             missed.settings.lengths.clear()
+            missed.settings.ways, missed.retired = Known(), None
             for region in missed.settings.regions:
                 region.forget()
     failures.forget()

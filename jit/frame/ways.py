@@ -13,7 +13,6 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..runtime.names import Name, Naming, calling, rule
-from . import stance
 
 if TYPE_CHECKING:
     import types
@@ -75,7 +74,7 @@ class Learner:
 
     def take_back(self) -> None:
         missed, dispatcher = self.missed and self.missed(), self.dispatcher and self.dispatcher()
-        if missed is None or dispatcher is None or not missed.may_learn():
+        if missed is None or dispatcher is None or not missed.may_take_back():
             return
         for entry in dispatcher.entries:
             if getattr(entry, "learner", None) is self:
@@ -97,8 +96,3 @@ class Seen:
 @rule(Seen)
 def _name_of_seen(naming: Naming, seen: Seen) -> Name:
     return calling(Seen)  # what another process has learned is its own
-
-
-def may_compile() -> bool:
-    """Whether what is taken back may be captured again at the next call."""
-    return stance.now() == "default"

@@ -13,8 +13,8 @@ import operator
 import os
 import posixpath
 import random
-import time
 import sys
+import time
 import types
 import typing
 import warnings

@@ -83,7 +83,7 @@ class _States:
             return self.reduced(node)
         if node.op in _LOGIC:
             return _LOGIC[node.op](b, *map(self.truth, node.inputs))
-        if node.op in _COMPARES and all(not i.dtype.is_floating_point and not i.dtype.is_complex for i in node.inputs):
+        if node.op in _COMPARES and all(_is_integer(i.dtype) for i in node.inputs):
             sides = [self.bounds(i) for i in node.inputs]
             if None not in sides:
                 return _COMPARES[node.op](b, *sides)
@@ -149,6 +149,10 @@ class _States:
         split = b.reshape(node, tuple(shape))
         parts = [len(lead) + 1 + 2 * i if axes == [0, 1] else len(lead) + 1 + axes[0] for i in range(len(axes))]
         return b.reduce(op, split, parts, dtype=split.dtype) if parts else split
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return dtype is not torch.bool and not dtype.is_floating_point and not dtype.is_complex
 
 
 def _leads_only(node: Node) -> bool:
