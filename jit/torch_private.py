@@ -12,7 +12,10 @@ The C++ sources use PyTorch's own headers, which are as private.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
+import inspect
 import types
 from typing import Any, Callable, NoReturn
 
@@ -456,6 +459,112 @@ def fsdp_states() -> type | None:
 def fsdp_hooks(states: type) -> list[types.FunctionType]:
     found = [vars(states).get(name) for name in ("_pre_forward", "_post_forward")]
     return [hook for hook in found if isinstance(hook, types.FunctionType)]
+
+# What ``runtime/sharded_groups.py`` does in the place of FSDP's: the functions whose work it was read from, by module.
+_GROUP_FUNCTIONS = {
+    "_fsdp_collectives": (
+        "foreach_all_gather", "_get_param_all_gather_inputs", "_get_all_gather_input_metadatas",
+        "foreach_all_gather_copy_out", "foreach_reduce", "foreach_reduce_scatter_copy_in", "_div_if_needed",
+        "_get_gradient_divide_factors", "all_gather_copy_in_cuda", "split_with_sizes_copy", "chunk_cat"),
+    "_fsdp_param": (
+        "FSDPParam.init_all_gather_outputs", "FSDPParam.init_unsharded_param", "FSDPParam.to_sharded",
+        "FSDPParam.to_unsharded", "FSDPParam._setattr_on_modules", "FSDPParam.accumulate_unsharded_grad_if_needed",
+        "FSDPParam.alloc_all_gather_outputs", "FSDPParam.free_unsharded_param", "FSDPParam.all_gather_inputs",
+        "FSDPParam.unsharded_grad_data", "unsafe_setattr_param", "set_requires_grad_if_needed"),
+    "_fsdp_param_group": (
+        "FSDPParamGroup.unshard", "FSDPParamGroup.wait_for_unshard", "FSDPParamGroup.post_backward",
+        "FSDPParamGroup.reshard", "FSDPParamGroup._to_sharded", "FSDPParamGroup._to_unsharded",
+        "FSDPParamGroup._wait_for_post_backward", "FSDPParamGroup.finalize_backward"),
+}
+# Digests of the names that these functions use, which change when FSDP does anything else.
+_KNOWN_GROUPS = {"a6c901e365042f4f": "torch 2.11", "197d40972b20dec2": "torch 2.13"}
+
+
+def _names(code: types.CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+
+
+def groups_digest(modules: dict[str, types.ModuleType]) -> str:
+    """Of the names that FSDP's functions about groups of parameters use. Raises AttributeError where one is missing."""
+    used: set[str] = set()
+    for module, paths in _GROUP_FUNCTIONS.items():
+        for path in paths:
+            found: Any = modules[module]
+            for part in path.split("."):
+                found = vars(found)[part] if isinstance(found, type) and part in vars(found) else getattr(found, part)
+            found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+            used |= _names(found.__code__)
+    return hashlib.sha256(" ".join(sorted(used)).encode()).hexdigest()[:16]
+
+
+class _Groups:
+    """The classes, states and functions of FSDP2 that its groups of parameters are made of."""
+
+    def __init__(self, modules: dict[str, types.ModuleType]) -> None:
+        groups, collectives, common = (modules[name] for name in ("_fsdp_param_group", "_fsdp_collectives",
+                                                                  "_fsdp_common"))
+        self.group_class, self.mesh_class = groups.FSDPParamGroup, common.FSDPMeshInfo
+        self.result_class, self.state_class = collectives.AllGatherResult, groups.AllGatherState
+        self.reduced_class = groups.ReduceScatterState
+        shard, training = groups.ShardedState, common.TrainingState
+        self.sharded, self.unsharded = shard.SHARDED, shard.UNSHARDED
+        self.forward, self.post_backward = training.FORWARD, training.POST_BACKWARD
+        self.gathering_states = (training.FORWARD, training.PRE_BACKWARD)
+        self.divide_factors, self.padded_size = collectives._get_gradient_divide_factors, common._get_dim0_padded_size
+
+    @staticmethod
+    def of(state: Any) -> list:
+        """The groups of an FSDP state: of torch 2.11 one or none."""
+        single = vars(state).get("_fsdp_param_group")
+        return [single] if single is not None else list(vars(state).get("_fsdp_param_groups", ()))
+
+    @staticmethod
+    def in_transform() -> bool:
+        return peek_transform() is not None
+
+    @staticmethod
+    def recorded(group: Any, label: str) -> contextlib.AbstractContextManager:
+        """A range for the profiler, while one is there."""
+        if torch.autograd.profiler._is_profiler_enabled:
+            return torch.profiler.record_function(group._with_fqn(label))
+        return contextlib.nullcontext()
+
+    @staticmethod
+    def free_reduced(group: Any, reduces: bool) -> None:
+        """Let go of what earlier groups have given to be reduced, as far as FSDP does before it reduces this one."""
+        context, current = group.comm_ctx, group.device_handle.current_stream
+        if not hasattr(context, "reduce_scatter_states"):  # torch 2.11
+            if reduces:
+                if (state := context.reduce_scatter_state) is not None and state.event is not None:
+                    current().wait_event(state.event)
+                context.reduce_scatter_state = None
+        elif group._param_group_index == group._num_param_groups - 1:
+            while len(states := context.reduce_scatter_states) >= context.reduce_scatter_max_input_buffers:
+                if (event := states.pop(0).event) is not None:
+                    current().wait_event(event)
+
+    def keep_reduced(self, group: Any, given: torch.Tensor, scattered: Any, stream: Any, done: Any) -> None:
+        """Keep what is being reduced on another stream, and say when it is done."""
+        context = group.comm_ctx
+        group._post_reduce_event = done
+        if hasattr(context, "reduce_scatter_states"):
+            context._last_post_reduce_events[stream] = done
+            context.reduce_scatter_states.append(self.reduced_class(given, scattered))
+        else:
+            context.reduce_scatter_state = self.reduced_class(given, scattered)
+
+
+@functools.cache
+def fsdp_groups() -> _Groups | None:
+    """How FSDP2 keeps groups of parameters; None where this PyTorch does it in a way that is not known here."""
+    names = (*_GROUP_FUNCTIONS, "_fsdp_common")
+    modules = {name: optional(f"distributed.fsdp._fully_shard.{name}", "the groups of modules that FSDP shards",
+                              "FSDP gathers and reduces them itself") for name in names}
+    try:
+        known = all(modules.values()) and groups_digest(modules) in _KNOWN_GROUPS
+        return _Groups(modules) if known else None
+    except AttributeError:
+        return None
 
 
 def coalescing() -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...runtime import native
+from ...runtime import native, sharded_groups
 from ..tables import on_refusal, when_loaded
 
 if TYPE_CHECKING:
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from ..values.base import Value
 
 
-def _hooked(module: Any, states: type) -> bool:
-    """Whether a module has hooks of FSDP's."""
+def _state(module: Any, states: type) -> Any:
+    """What FSDP knows of a module that has hooks of its own, else None."""
     hooks = vars(module).get("_forward_pre_hooks") or {}  # none in a module that is being made
-    return any(isinstance(getattr(hook, "__self__", None), states) for hook in hooks.values())
+    owners = (getattr(hook, "__self__", None) for hook in hooks.values())
+    return next((owner for owner in owners if isinstance(owner, states)), None)
 
 
 @when_loaded("torch.distributed.fsdp")
@@ -36,5 +37,6 @@ def register() -> None:
     @on_refusal(torch.nn.Module.__call__, torch_private.module_call)
     def called(s: Session, args: list[Value]) -> None:
         module = getattr(args[0], "obj", None) if args else None
-        if isinstance(module, torch.nn.Module) and _hooked(module, states):
+        if isinstance(module, torch.nn.Module) and (state := _state(module, states)) is not None:
+            sharded_groups.lighten(state)
             raise Unsupported(f"the call of a {type(module).__name__}", kind="sharded-module")

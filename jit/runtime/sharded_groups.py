@@ -1,0 +1,279 @@
+"""The groups of parameters that FSDP2 (``fully_shard``) gathers and reduces, with fewer steps of Python.
+
+A group is gathered before each forward and backward of its module, and its gradients are reduced behind it. FSDP does
+that for any kind of group, parameter by parameter, which takes the processor 0.7 to 1 ms for a layer of a transformer,
+longer than a GPU takes to compute it. Most groups need little of it: plain tensors on one device, sharded over their
+first dimension and resharded over one mesh. Such a group is given methods of its own here, which do what FSDP's do, in
+the same order, on the same streams and with the same objects, so that whatever else FSDP or the program does with the
+group finds it as ever. Lists that are the same at each call are made once. Everything else is left to FSDP's method,
+at each call anew.
+
+What these methods do was read from FSDP's own, which are private: ``torch_private.fsdp_groups`` knows them by digest,
+and where they are others the group stays as it is.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Callable
+
+import torch
+
+from .. import logs, torch_private
+
+_log = logs.channel("plan")
+
+
+def lighten(state: Any) -> None:
+    """Give the groups of an FSDP state, and of all states below the same root, their methods. Called again, it does so
+    for groups that were not there."""
+    api = torch_private.fsdp_groups()
+    if api is None:
+        return
+    for each in {id(s): s for s in (state, *state._state_ctx.all_states)}.values():
+        for group in api.of(each):
+            if "_jit_group" not in vars(group) and type(group) is api.group_class:
+                group._jit_group = Group(group, api)
+
+
+class Plan:
+    """What stays the same from call to call, for as long as the parameters of a group are the same objects."""
+
+    def __init__(self, group: Any, api: Any) -> None:
+        mesh = group.mesh_info
+        self.params = list(group.fsdp_params)
+        self.sharded = [p.sharded_param for p in self.params]
+        self.gathered = [p.all_gather_outputs[0] for p in self.params]
+        self.world, self.rank = mesh.shard_process_group.size(), mesh.shard_process_group.rank()
+        self.numels = [p._sharded_param_data.numel() for p in self.params]
+        self.total = sum(self.numels)
+        self.dtype = self.gathered[0].dtype
+        self.dtypes = [[self.dtype] for _ in self.params]
+        # ``data`` has a version counter of its own: gathering is no change that autograd should see.
+        self.views = [t.data.view(self.world, -1) for t in self.gathered]
+        self.storages = [(t.untyped_storage(), t.numel() * t.itemsize) for t in self.gathered]
+        self.places = [[(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
+                       for info in (p._module_info for p in self.params)]
+        self.handle = group.device_handle
+        # A device without streams of its own has others in their place, which do nothing.
+        self.switches = isinstance(self.handle.current_stream(), torch.Stream)
+        self.own = [api.padded_size(p._orig_size, self.world).numel() // self.world for p in self.params]
+
+    def holds(self, group: Any) -> bool:
+        return (len(self.params) == len(group.fsdp_params)
+                and all(p.sharded_param is known for p, known in zip(self.params, self.sharded)))
+
+
+def _plain(param: Any) -> bool:
+    """Whether a parameter of FSDP's needs nothing but to be gathered and reduced."""
+    local = param._sharded_local_tensor
+    return (type(local) in (torch.Tensor, torch.nn.Parameter) and not param.is_dtensor and not param.offload_to_cpu
+            and param.fsdp_placement.dim == 0 and len(param.all_gather_outputs) == 1
+            and hasattr(param, "_unsharded_param") and not param.all_gather_outputs[0].is_inference()
+            and type(param._sharded_param_data) is torch.Tensor
+            and all(type(module).__setattr__ is torch.nn.Module.__setattr__ and "__setattr__" not in vars(module)
+                    for module in (param._module_info.module, *param._module_info.shared_modules)))
+
+
+def _plan(group: Any, api: Any) -> Plan | None:
+    params = group.fsdp_params
+    if (type(group.mesh_info) is not api.mesh_class or not params or not all(map(_plain, params))
+            or group.mesh_info.shard_process_group.size() < 2
+            or len({p.all_gather_outputs[0].dtype for p in params}) != 1
+            or any(p.all_gather_outputs[0].numel() != p._sharded_param_data.numel()
+                   * group.mesh_info.shard_process_group.size() for p in params)
+            or isinstance(group.device_handle.current_stream(), torch.Stream)
+            and group.device.type != getattr(torch.accelerator.current_accelerator(), "type", None)):
+        return None
+    return Plan(group, api)
+
+
+class Group:
+    """The methods of one group. Each asks whether it may do its work, and else calls FSDP's."""
+
+    def __init__(self, group: Any, api: Any) -> None:
+        self.group, self.api = group, api
+        self.plan: Plan | None = None
+        self.refused: tuple | None = None  # the parameters for which there is no plan
+        self.result: Any = None            # what was gathered here and not waited for yet
+        cls = type(group)
+        self.originals: dict[str, Callable] = {}
+        for name in ("unshard", "wait_for_unshard", "_to_sharded", "_to_unsharded", "post_backward"):
+            self.originals[name] = types.MethodType(getattr(cls, name), group)
+            setattr(group, name, getattr(self, name.strip("_")))
+        if _log:
+            _log(f"the group {group._module_fqn or ''} of FSDP is gathered and reduced here")
+
+    def __deepcopy__(self, memo: dict) -> None:
+        return None
+
+    def current(self) -> Plan | None:
+        """The plan, if there is one for the parameters as they are now."""
+        group, plan = self.group, self.plan
+        if plan is None or not plan.holds(group):
+            # Before the first gathering of all there is nothing to plan for.
+            if group._sharded_state is not self.api.sharded or not all(p.all_gather_outputs for p in group.fsdp_params):
+                return None
+            known = tuple(map(id, group.fsdp_params))
+            if self.refused == known:
+                return None
+            plan = self.plan = _plan(group, self.api)
+            if plan is None:
+                self.refused = known
+        return plan
+
+    # -- the parameters' places in their modules
+
+    def to_unsharded(self) -> None:
+        api, group, plan = self.api, self.group, self.plan
+        if plan is None or group._sharded_state is not api.sharded or not plan.holds(group):
+            return self.originals["_to_unsharded"]()
+        for p, sharded, places in zip(plan.params, plan.sharded, plan.places):
+            whole = p._unsharded_param
+            if whole.requires_grad is not sharded.requires_grad:
+                whole.requires_grad_(sharded.requires_grad)
+            for module, name in places:
+                module._parameters[name] = whole
+            p.sharded_state = api.unsharded
+        group._sharded_state = api.unsharded
+
+    def to_sharded(self) -> None:
+        api, group, plan = self.api, self.group, self.plan
+        if plan is None or group._sharded_state is not api.unsharded or not plan.holds(group):
+            return self.originals["_to_sharded"]()
+        for p, sharded, places, (storage, _) in zip(plan.params, plan.sharded, plan.places, plan.storages):
+            for module, name in places:
+                module._parameters[name] = sharded
+            storage.resize_(0)
+            p.sharded_state = api.sharded
+        group._sharded_state = api.sharded
+
+    # -- gathering
+
+    def unshard(self, async_op: bool = False) -> None:
+        api, group = self.api, self.group
+        if group._all_gather_result is not None or group._sharded_state is api.unsharded:
+            return
+        plan = None if async_op else self.current()
+        if (plan is None or group._sharded_state is not api.sharded or api.in_transform()
+                or group._reshard_after_forward_event is not None
+                or not group.unshard_in_backward or group._training_state not in api.gathering_states):
+            return self.originals["unshard"](async_op)
+        context, comm, process_group = group.comm_ctx, group._all_gather_comm, group.mesh_info.shard_process_group
+        copying, gathering = context.all_gather_copy_in_stream, context.all_gather_stream
+        with torch.no_grad(), api.recorded(group, "FSDP::all_gather"):
+            shards = [p._sharded_param_data for p in plan.params]
+            before = torch.accelerator.current_stream() if plan.switches else None
+            try:
+                if plan.switches:
+                    torch.accelerator.set_stream(copying)
+                whole = comm.allocate((plan.total * plan.world,), dtype=plan.dtype, device=group.device)
+                mine = whole.narrow(0, plan.total * plan.rank, plan.total)
+                torch._foreach_copy_(mine.split_with_sizes(plan.numels), shards)
+                if plan.switches:
+                    gathering.wait_stream(copying)
+                    torch.accelerator.set_stream(gathering)
+                work = comm(output_tensor=whole, input_tensor=mine, group=process_group, async_op=False)
+                event = gathering.record_event()
+            finally:
+                if before is not None:
+                    torch.accelerator.set_stream(before)
+        group._all_gather_result = self.result = api.result_class(
+            whole, event, work, plan.dtypes, [[n] for n in plan.numels], plan.numels)
+
+    def wait_for_unshard(self) -> None:
+        api, group, result, plan = self.api, self.group, self.result, self.plan
+        self.result = None
+        if (result is None or group._all_gather_result is not result or plan is None or not plan.holds(group)
+                or result.all_gather_work is not None or api.in_transform()):
+            return self.originals["wait_for_unshard"]()
+        context = group.comm_ctx
+        forward = group._training_state is api.forward
+        if forward and (previous := context.all_gather_state):
+            group._wait_all_gather_streams_on_event(previous.event)
+            context.all_gather_state = None
+        with torch.no_grad(), api.recorded(group, "FSDP::all_gather_copy_out"):
+            if result.all_gather_event is not None:
+                plan.handle.current_stream().wait_event(result.all_gather_event)
+            for storage, size in plan.storages:
+                storage.resize_(size)
+            torch.split_with_sizes_copy(result.all_gather_output.view(plan.world, -1), plan.numels, dim=1,
+                                        out=plan.views)
+        self.to_unsharded()
+        copied = plan.handle.Event()
+        copied.record()
+        if forward:
+            context.all_gather_state = api.state_class(result, copied)
+        else:
+            group._wait_all_gather_streams_on_event(copied)
+        group._all_gather_result = None
+
+    # -- reducing
+
+    def post_backward(self, *unused: Any) -> None:
+        api, group, plan = self.api, self.group, self.plan
+        if (plan is None or not plan.holds(group) or not group.reduce_grads or group._all_reduce_hook is not None
+                or getattr(group, "reduce_scatter_unused_params", False) or len(group.modules) > 1
+                or group._partial_reduce_output is not None
+                or any(p.unsharded_accumulated_grad is not None for p in plan.params)):
+            return self.originals["post_backward"](*unused)
+        group._training_state = api.post_backward
+        found = [(p, grad, own) for p, own in zip(plan.params, plan.own)
+                 if (grad := p._unsharded_param.grad) is not None]
+        if any(type(grad) is not torch.Tensor for _, grad, _ in found) or len({g.dtype for _, g, _ in found}) > 1:
+            return self.originals["post_backward"](*unused)
+        for p, _, _ in found:
+            p._unsharded_param.grad = None
+        if group.reshard_after_backward:
+            group.reshard()
+        api.free_reduced(group, bool(found))
+        if not found:
+            return
+        group._wait_for_post_backward()
+        with torch.no_grad(), api.recorded(group, "FSDP::post_backward_reduce"):
+            params, grads, numels = map(list, zip(*found))
+            found.clear()
+            self.reduce(plan, params, grads, numels)
+
+    def reduce(self, plan: Plan, params: list, grads: list[torch.Tensor], numels: list[int]) -> None:
+        api, group = self.api, self.group
+        context, comm, process_group = group.comm_ctx, group._reduce_scatter_comm, group._reduce_scatter_process_group
+        stream = context.reduce_scatter_stream
+        dtype = group._reduce_dtype or grads[0].dtype
+        before_factor, after_factor, op, _ = api.divide_factors(
+            process_group, None, dtype, group.device.type, group.gradient_divide_factor,
+            group.force_sum_reduction_for_comms)
+        own = sum(numels)
+        given = comm.allocate((own * plan.world,), dtype=dtype, device=group.device)
+        torch._chunk_cat(grads, 0, plan.world, out=given.view(plan.world, -1))
+        grads.clear()
+        current = plan.handle.current_stream()
+        stream.wait_stream(current)
+        try:
+            if plan.switches:
+                torch.accelerator.set_stream(stream)
+            reduced = comm.allocate((own,), dtype=dtype, device=group.device)
+            if before_factor is not None and before_factor != 1:
+                given.div_(before_factor)
+            comm(output_tensor=reduced, input_tensor=given, group=process_group, op=op)
+            scattered = stream.record_event()
+            if after_factor is not None and after_factor != 1:
+                reduced.div_(after_factor)
+            if group._orig_dtype is not None and reduced.dtype != group._orig_dtype:
+                reduced = reduced.to(group._orig_dtype)
+            begin = 0
+            for p, numel in zip(params, numels):
+                grad = reduced.as_strided(p.sharded_size, p.contiguous_sharded_stride, begin)
+                begin += numel
+                held = p.sharded_param.grad
+                if held is None:
+                    p.sharded_param.grad = p.to_sharded_dtensor(grad)
+                else:
+                    held._local_tensor += grad
+                for hook in (getattr(p.sharded_param, "_post_accumulate_grad_hooks", None) or {}).values():
+                    hook(p.sharded_param)
+            done = stream.record_event()
+        finally:
+            if plan.switches:
+                torch.accelerator.set_stream(current)
+        api.keep_reduced(group, given, scattered, stream, done)
