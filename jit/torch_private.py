@@ -480,6 +480,16 @@ _GROUP_FUNCTIONS = {
 _KNOWN_GROUPS = {"a6c901e365042f4f": "torch 2.11", "197d40972b20dec2": "torch 2.13"}
 
 
+def recorded(label: str) -> contextlib.AbstractContextManager:
+    """A range for the profiler, while one is there."""
+    if torch.autograd.profiler._is_profiler_enabled:
+        return torch.profiler.record_function(label)
+    return _NO_RANGE
+
+
+_NO_RANGE: contextlib.AbstractContextManager = contextlib.nullcontext()
+
+
 def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
@@ -492,9 +502,14 @@ def groups_digest(modules: dict[str, types.ModuleType]) -> str:
             found: Any = modules[module]
             for part in path.split("."):
                 found = vars(found)[part] if isinstance(found, type) and part in vars(found) else getattr(found, part)
-            found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+            found = inspect.unwrap(getattr(found, "fget", found))
             used |= _names(found.__code__)
     return hashlib.sha256(" ".join(sorted(used)).encode()).hexdigest()[:16]
+
+
+def _single(group: Any, name: str, before: str) -> Callable:
+    """A process group's collective of single tensors, whose name has changed."""
+    return getattr(group, name, None) or getattr(group, before)
 
 
 class _Groups:
@@ -505,7 +520,8 @@ class _Groups:
                                                                   "_fsdp_common"))
         self.group_class, self.mesh_class = groups.FSDPParamGroup, common.FSDPMeshInfo
         self.result_class, self.state_class = collectives.AllGatherResult, groups.AllGatherState
-        self.reduced_class = groups.ReduceScatterState
+        self.reduced_class, self.register_class = groups.ReduceScatterState, groups.RegisterPostBackwardFunction
+        self.plain_gather, self.plain_reduce = collectives.DefaultAllGather, collectives.DefaultReduceScatter
         shard, training = groups.ShardedState, common.TrainingState
         self.sharded, self.unsharded = shard.SHARDED, shard.UNSHARDED
         self.forward, self.post_backward = training.FORWARD, training.POST_BACKWARD
@@ -522,12 +538,27 @@ class _Groups:
     def in_transform() -> bool:
         return peek_transform() is not None
 
-    @staticmethod
-    def recorded(group: Any, label: str) -> contextlib.AbstractContextManager:
-        """A range for the profiler, while one is there."""
-        if torch.autograd.profiler._is_profiler_enabled:
-            return torch.profiler.record_function(group._with_fqn(label))
-        return contextlib.nullcontext()
+    def gather(self, comm: Any, whole: torch.Tensor, part: torch.Tensor, group: Any) -> Any:
+        """An all-gather by what the program gave for it; by the process group itself where it gave nothing."""
+        if type(comm) is not self.plain_gather or coalescing() or torch.is_complex(whole):
+            return comm(output_tensor=whole, input_tensor=part, group=group, async_op=False)
+        options = torch._C._distributed_c10d.AllgatherOptions()
+        options.asyncOp = False
+        work = _single(group, "all_gather_single", "_allgather_base")(whole, part, options)
+        if work is not None:
+            work.wait()
+        return None
+
+    def reduce_scatter(self, comm: Any, part: torch.Tensor, whole: torch.Tensor, group: Any, op: Any) -> None:
+        """The like for a reduce-scatter."""
+        if type(comm) is not self.plain_reduce or coalescing() or torch.is_complex(whole):
+            comm(output_tensor=part, input_tensor=whole, group=group, op=op)
+            return
+        options = torch._C._distributed_c10d.ReduceScatterOptions()
+        options.reduceOp, options.asyncOp = op, False
+        work = _single(group, "reduce_scatter_single", "_reduce_scatter_base")(part, whole, options)
+        if work is not None:
+            work.wait()
 
     @staticmethod
     def free_reduced(group: Any, reduces: bool) -> None:

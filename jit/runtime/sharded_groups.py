@@ -14,12 +14,18 @@ and where they are others the group stays as it is.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import types
 from typing import Any, Callable
 
 import torch
 
 from .. import logs, torch_private
+from .extension import native
+
+SIMPLE = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})  # that hold no tensors
+MOST_PIECES = 128  # of parameters times processes that are copied each for itself, by one kernel or two
 
 _log = logs.channel("plan")
 
@@ -31,9 +37,38 @@ def lighten(state: Any) -> None:
     if api is None:
         return
     for each in {id(s): s for s in (state, *state._state_ctx.all_states)}.values():
+        _shorten_hooks(each)
         for group in api.of(each):
             if "_jit_group" not in vars(group) and type(group) is api.group_class:
                 group._jit_group = Group(group, api)
+
+
+@functools.cache
+def _shortened(function: Callable) -> Callable:
+    """A hook without what keeps PyTorch's compiler out of it, which is made anew at each call, and with ranges for the
+    profiler only while one is there. While that compiler reads the code, the hook is called as it was."""
+    inner = inspect.unwrap(function)
+    names = {**inner.__globals__, "record_function": torch_private.recorded}
+    direct = types.FunctionType(inner.__code__, names, inner.__name__, inner.__defaults__, inner.__closure__)
+    direct.__kwdefaults__ = inner.__kwdefaults__
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        return (function if torch.compiler.is_compiling() else direct)(*args, **kwargs)
+
+    native().quiet_code(hook.__code__)  # with all that it calls
+    return functools.update_wrapper(hook, function)
+
+
+def _shorten_hooks(state: Any) -> None:
+    """Have a state's hooks called by fewer steps: those of its modules' forward, and that of their results."""
+    if "_pre_backward" in vars(state):
+        return
+    for module in state._modules:
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in hooks.items():
+                if getattr(hook, "__self__", None) is state:
+                    hooks[key] = types.MethodType(_shortened(hook.__func__), state)
+    state._pre_backward = types.MethodType(_shortened(type(state)._pre_backward), state)
 
 
 class Plan:
@@ -49,6 +84,7 @@ class Plan:
         self.total = sum(self.numels)
         self.dtype = self.gathered[0].dtype
         self.dtypes = [[self.dtype] for _ in self.params]
+        self.by_pieces = self.world * len(self.params) <= MOST_PIECES
         # ``data`` has a version counter of its own: gathering is no change that autograd should see.
         self.views = [t.data.view(self.world, -1) for t in self.gathered]
         self.storages = [(t.untyped_storage(), t.numel() * t.itemsize) for t in self.gathered]
@@ -57,6 +93,8 @@ class Plan:
         self.handle = group.device_handle
         # A device without streams of its own has others in their place, which do nothing.
         self.switches = isinstance(self.handle.current_stream(), torch.Stream)
+        stream = torch.Stream if self.switches else type(self.handle.current_stream())
+        self.record, self.wait_stream, self.wait_event = stream.record_event, stream.wait_stream, stream.wait_event
         self.own = [api.padded_size(p._orig_size, self.world).numel() // self.world for p in self.params]
 
     def holds(self, group: Any) -> bool:
@@ -98,9 +136,13 @@ class Group:
         self.result: Any = None            # what was gathered here and not waited for yet
         cls = type(group)
         self.originals: dict[str, Callable] = {}
-        for name in ("unshard", "wait_for_unshard", "_to_sharded", "_to_unsharded", "post_backward"):
+        for name in ("unshard", "wait_for_unshard", "_to_sharded", "_to_unsharded", "post_backward",
+                     "_register_post_backward_hook"):
             self.originals[name] = types.MethodType(getattr(cls, name), group)
             setattr(group, name, getattr(self, name.strip("_")))
+        for name in ("pre_forward", "post_forward", "pre_backward"):
+            setattr(group, name, types.MethodType(_shortened(getattr(cls, name)), group))
+        group._prefetch_unshard = _shortened(cls._prefetch_unshard)  # a static method
         if _log:
             _log(f"the group {group._module_fqn or ''} of FSDP is gathered and reduced here")
 
@@ -161,7 +203,7 @@ class Group:
             return self.originals["unshard"](async_op)
         context, comm, process_group = group.comm_ctx, group._all_gather_comm, group.mesh_info.shard_process_group
         copying, gathering = context.all_gather_copy_in_stream, context.all_gather_stream
-        with torch.no_grad(), api.recorded(group, "FSDP::all_gather"):
+        with torch.no_grad(), torch_private.recorded(group._with_fqn("FSDP::all_gather")):
             shards = [p._sharded_param_data for p in plan.params]
             before = torch.accelerator.current_stream() if plan.switches else None
             try:
@@ -169,12 +211,12 @@ class Group:
                     torch.accelerator.set_stream(copying)
                 whole = comm.allocate((plan.total * plan.world,), dtype=plan.dtype, device=group.device)
                 mine = whole.narrow(0, plan.total * plan.rank, plan.total)
-                torch._foreach_copy_(mine.split_with_sizes(plan.numels), shards)
+                native().copy_pieces(mine, shards, 1, False)
                 if plan.switches:
-                    gathering.wait_stream(copying)
+                    plan.wait_stream(gathering, copying)
                     torch.accelerator.set_stream(gathering)
-                work = comm(output_tensor=whole, input_tensor=mine, group=process_group, async_op=False)
-                event = gathering.record_event()
+                work = api.gather(comm, whole, mine, process_group)
+                event = plan.record(gathering)
             finally:
                 if before is not None:
                     torch.accelerator.set_stream(before)
@@ -192,13 +234,16 @@ class Group:
         if forward and (previous := context.all_gather_state):
             group._wait_all_gather_streams_on_event(previous.event)
             context.all_gather_state = None
-        with torch.no_grad(), api.recorded(group, "FSDP::all_gather_copy_out"):
+        with torch.no_grad(), torch_private.recorded(group._with_fqn("FSDP::all_gather_copy_out")):
             if result.all_gather_event is not None:
-                plan.handle.current_stream().wait_event(result.all_gather_event)
+                plan.wait_event(plan.handle.current_stream(), result.all_gather_event)
             for storage, size in plan.storages:
                 storage.resize_(size)
-            torch.split_with_sizes_copy(result.all_gather_output.view(plan.world, -1), plan.numels, dim=1,
-                                        out=plan.views)
+            if plan.by_pieces:
+                native().copy_pieces(result.all_gather_output, plan.gathered, plan.world, True)
+            else:
+                torch.split_with_sizes_copy(result.all_gather_output.view(plan.world, -1), plan.numels, dim=1,
+                                            out=plan.views)
         self.to_unsharded()
         copied = plan.handle.Event()
         copied.record()
@@ -209,6 +254,20 @@ class Group:
         group._all_gather_result = None
 
     # -- reducing
+
+    def register_post_backward_hook(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Gives a module's arguments, behind the gradients of which the group is reduced."""
+        if not torch.is_grad_enabled():
+            return args, kwargs
+        if kwargs or not all(type(a) in SIMPLE for a in args) or self.api.in_transform():
+            return self.originals["_register_post_backward_hook"](args, kwargs)
+        places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.requires_grad]
+        if not places:
+            return args, kwargs
+        given = list(args)
+        for i, a in zip(places, self.api.register_class.apply(self.group, *(args[i] for i in places))):
+            given[i] = a
+        return tuple(given), kwargs
 
     def post_backward(self, *unused: Any) -> None:
         api, group, plan = self.api, self.group, self.plan
@@ -230,7 +289,7 @@ class Group:
         if not found:
             return
         group._wait_for_post_backward()
-        with torch.no_grad(), api.recorded(group, "FSDP::post_backward_reduce"):
+        with torch.no_grad(), torch_private.recorded(group._with_fqn("FSDP::post_backward_reduce")):
             params, grads, numels = map(list, zip(*found))
             found.clear()
             self.reduce(plan, params, grads, numels)
@@ -245,34 +304,40 @@ class Group:
             group.force_sum_reduction_for_comms)
         own = sum(numels)
         given = comm.allocate((own * plan.world,), dtype=dtype, device=group.device)
-        torch._chunk_cat(grads, 0, plan.world, out=given.view(plan.world, -1))
+        if plan.by_pieces and all(g.is_contiguous() and g.dim() and g.shape[0] % plan.world == 0 for g in grads):
+            native().copy_pieces(given, grads, plan.world, False)
+        else:
+            torch._chunk_cat(grads, 0, plan.world, out=given.view(plan.world, -1))
         grads.clear()
         current = plan.handle.current_stream()
-        stream.wait_stream(current)
+        plan.wait_stream(stream, current)
         try:
             if plan.switches:
                 torch.accelerator.set_stream(stream)
             reduced = comm.allocate((own,), dtype=dtype, device=group.device)
             if before_factor is not None and before_factor != 1:
                 given.div_(before_factor)
-            comm(output_tensor=reduced, input_tensor=given, group=process_group, op=op)
-            scattered = stream.record_event()
+            api.reduce_scatter(comm, reduced, given, process_group, op)
+            scattered = plan.record(stream)
             if after_factor is not None and after_factor != 1:
                 reduced.div_(after_factor)
             if group._orig_dtype is not None and reduced.dtype != group._orig_dtype:
                 reduced = reduced.to(group._orig_dtype)
-            begin = 0
+            begin, places = 0, []
             for p, numel in zip(params, numels):
-                grad = reduced.as_strided(p.sharded_size, p.contiguous_sharded_stride, begin)
+                places.append((p.sharded_size, p.contiguous_sharded_stride, begin))
                 begin += numel
-                held = p.sharded_param.grad
+            for p, grad in zip(params, native().pieces(reduced, places)):
+                sharded = p.sharded_param
+                held = sharded.grad
                 if held is None:
-                    p.sharded_param.grad = p.to_sharded_dtensor(grad)
+                    sharded.grad = p.to_sharded_dtensor(grad)
                 else:
                     held._local_tensor += grad
-                for hook in (getattr(p.sharded_param, "_post_accumulate_grad_hooks", None) or {}).values():
-                    hook(p.sharded_param)
-            done = stream.record_event()
+                if hooks := getattr(sharded, "_post_accumulate_grad_hooks", None):
+                    for hook in hooks.values():
+                        hook(sharded)
+            done = plan.record(stream)
         finally:
             if plan.switches:
                 torch.accelerator.set_stream(current)

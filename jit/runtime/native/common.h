@@ -123,5 +123,6 @@ bool init_undo(PyObject* module);  // after the dispatcher
 bool init_frame_hook(PyObject* module);
 bool init_generator_state(PyObject* module);
 bool init_numbers(PyObject* module);
+bool init_pieces(PyObject* module);
 
 }  // namespace jit
