@@ -441,6 +441,20 @@ def part_of(tensor: Any) -> torch.Tensor:
 
 
 group_of_name = optional("_C._distributed_c10d._resolve_process_group", "the group of processes behind a name", _BREAK)
+# Collectives of one tensor that have a form for several, by the backends that have that too.
+COALESCED_COLLECTIVES = {"all_reduce": ("nccl", "gloo"), "all_gather_into_tensor": ("nccl",),
+                         "reduce_scatter_tensor": ("nccl",)}
+
+
+def coalesces(group: str, collective: str) -> bool:
+    """Whether the processes of the group so named can do several of a collective at once."""
+    try:
+        backend = torch.distributed.get_backend(group_of_name(group))
+    except (RuntimeError, ValueError):
+        return False
+    return backend in COALESCED_COLLECTIVES[collective]
+
+
 module_call = required("nn.Module._call_impl", "the call of a module with hooks of FSDP is a break")
 
 

@@ -16,6 +16,7 @@ from ..graph.prims import GROUPED
 from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
+from .collective_calls import with_fewer_calls
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
@@ -109,7 +110,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = operands_laid_out(channels_last(graph))
-        self.graph = one_pass(summed_by_rows(refined(prepare(pad_rows(graph)))))
+        self.graph = one_pass(summed_by_rows(refined(with_fewer_calls(prepare(pad_rows(graph))))))
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)

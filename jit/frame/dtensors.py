@@ -33,6 +33,7 @@ from ..runtime.guards import TensorSpec
 from ..torch_private import DTENSOR_PART, DTENSOR_SPEC, part_of, pytree
 from . import source as src
 from .library.distributed import guard_groups
+from .spread_parts import LocalPart, local_part, may_join
 from .tensor_guards import check_supported, guard_tensor
 from .values.base import Raised, Value
 from .values.constant import Constant
@@ -117,23 +118,6 @@ def _made(s: Session, node: Node, *handles: Any) -> TensorValue:
 # values
 
 
-class LocalPart(src.GetAttr):
-    """The part of the DTensor ``of`` that this process has: another object at each call, where it has a history."""
-
-    stays = False
-
-    def load(self, e: Emitter) -> None:
-        e.call(local_part, lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
-
-    def __str__(self) -> str:
-        return f"local({self.of})"
-
-
-def local_part(tensor: Any) -> torch.Tensor:
-    """With the history of the whole, where that is recorded."""
-    return tensor.to_local() if tensor.requires_grad and torch.is_grad_enabled() else part_of(tensor)
-
-
 class DTensorValue(TensorValue):
     """A DTensor: ``local`` is its part, ``spec`` PyTorch's own description of the rest."""
 
@@ -176,8 +160,8 @@ class DTensorValue(TensorValue):
         part = part_of(self.obj)
         check_supported(part)
         with torch.set_grad_enabled(s.tracer.grad_enabled):
-            example = local_part(self.obj)
-        source = LocalPart(self.source, DTENSOR_PART)
+            example, joined = local_part(self.obj), may_join(self.obj)
+        source = LocalPart(self.source, DTENSOR_PART, joined=joined)
         handle = s.tracer.input(example, source, ())
         guard_tensor(s, TensorValue(None, part, src.GetAttr(self.source, DTENSOR_PART)), handle.node.type)
         value = TensorValue(handle, example, source)

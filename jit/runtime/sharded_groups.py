@@ -226,6 +226,8 @@ class Group:
     def wait_for_unshard(self) -> None:
         api, group, result, plan = self.api, self.group, self.result, self.plan
         self.result = None
+        if group._all_gather_result is None:
+            return
         if (result is None or group._all_gather_result is not result or plan is None or not plan.holds(group)
                 or result.all_gather_work is not None or api.in_transform()):
             return self.originals["wait_for_unshard"]()
