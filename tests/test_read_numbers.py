@@ -41,6 +41,11 @@ PROGRAMS = {
     "quotient": lambda x: x * (x.sum().item() / x.max().item()),
     "functions": lambda x: x * math.tanh(x.sum().item()) + math.erf(x.max().item()),
     "partial functions": lambda x: x * math.sqrt(x.max().item()) + math.exp(x.min().item()) + math.log(x.max().item()),
+    "largest": lambda x: (x * max(1.0, x.sum().item()), x / max(x.min().item(), 0.5), max(x.max().item(), 2.0)),
+    "smallest": lambda x: (x * min(x.sum().item(), x.max().item(), 0.25), min(float("nan"), x.sum().item())),
+    "extreme integers": lambda x: torch.arange(3) * max(2, int(x.numel() * 0 + 3), torch.tensor([3, 1]).max().item()),
+    "scaled": lambda x: (torch.add(x, x * 3, alpha=x.sum().item()), torch.sub(x, 2 - x, alpha=x.max().item() * 2),
+                         torch.addcmul(x, x + 1, x, value=x.min().item()), x.clone().addcdiv_(x, x - 9, value=-x[0, 0].item())),
     "absolute": lambda x: x * abs(x.min().item()),
     "comparison with a tensor": lambda x: (x > x.mean().item(), x == x.max().item()),
     "comparison": lambda x: (x.sum().item() > 1, x.sum().item() < x.max().item()),
@@ -102,6 +107,10 @@ def test_where_python_raises():
     torch.testing.assert_close(divided(W + 1), W + 1)
     with pytest.raises(ZeroDivisionError):
         divided(W)
+
+
+def test_extremes_of_unlike_types_are_breaks():
+    check(lambda x: x * max(1, x.sum().item()), X, breaks=1)
 
 
 def test_a_branch_is_a_break():

@@ -23,7 +23,7 @@ from .values.sets import SetValue
 from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue
-from .values.read_numbers import FUNCTIONS as READ_FUNCTIONS
+from .values.read_numbers import EXTREMES, FUNCTIONS as READ_FUNCTIONS
 from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout, is_static_function
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Calls:
 
     def takes_read(self, fn: object) -> bool:
         """Whether a function may be given a number that is read off a tensor."""
-        return fn in READ_FUNCTIONS or self.s.tracer.supports(fn)
+        return fn in READ_FUNCTIONS or fn in EXTREMES or self.s.tracer.supports(fn)
 
     def call_builtin(self, fn: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a C function."""

@@ -152,6 +152,8 @@ class Recording:
         if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
             made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             return made.call_method(self.s, "requires_grad_")
+        if any(v.is_read for v in kwargs.values()):
+            args, kwargs = read_numbers.scaled(self.s, fn, args, kwargs)
         if any(v.is_read for v in args):
             args = read_numbers.operands(self.s, fn, args)
         takes = self.s.tracer.takes_sym_floats(fn)

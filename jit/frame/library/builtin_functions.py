@@ -254,7 +254,7 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
     return [row.value for row in rows], failed
 
 
-def _extreme(symbol: str) -> Callable:
+def _extreme(fn: Callable, symbol: str) -> Callable:
     def extreme(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:
             raise Unsupported("max() or min() without arguments", kind="argument-error")
@@ -263,21 +263,23 @@ def _extreme(symbol: str) -> Callable:
         if not values:
             if "default" in kwargs:
                 return kwargs["default"]
-            return s.fold(max if symbol == ">" else min, [Constant(())], {})
+            return s.fold(fn, [Constant(())], {})
         if key is not None and key.is_none:
             key = None
         best, best_key = None, None
         for v in values:
             k = v if key is None else key.call(s, [v], {})
-            if best is None or protocols.rich_compare(s, COMPARE[symbol], k, best_key).truth(s):
+            if best is not None and key is None and (v.is_read or best.is_read):
+                best = best_key = (v if v.is_read else best).extreme(s, fn, best, v)
+            elif best is None or protocols.rich_compare(s, COMPARE[symbol], k, best_key).truth(s):
                 best, best_key = v, k
         return best
 
     return extreme
 
 
-on_call(max)(_extreme(">"))
-on_call(min)(_extreme("<"))
+on_call(max)(_extreme(max, ">"))
+on_call(min)(_extreme(min, "<"))
 
 
 _NOT_SUMMED = {str: "strings [use ''", bytes: "bytes [use b''", bytearray: "bytearray [use b''"}

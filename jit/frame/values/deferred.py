@@ -125,6 +125,13 @@ class Deferred(Value):
             self.needed()
         return Deferred(s, op.fn, [self, other], {}, True, self.error, False)
 
+    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value:
+        """``max(a, b)`` or ``min(a, b)``, where both are of the same type."""
+        kinds = {self._number_type(v) for v in (a, b)}
+        if kinds not in ({int}, {float}):
+            self.needed()
+        return Deferred(s, fn, [a, b], {}, kinds.pop()(1), self.error, False)
+
     def of_floats(self, s: Session, fn: Callable, args: list[Value]) -> Value:
         """``fn`` of ``math``, which is called after the graph has run."""
         known = read_numbers.FUNCTIONS.get(fn)

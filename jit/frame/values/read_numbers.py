@@ -53,6 +53,8 @@ FUNCTIONS = {
     math.fabs: InTensors(torch.abs), math.degrees: InTensors(torch.rad2deg), math.radians: InTensors(torch.deg2rad),
 }
 
+EXTREMES = {max: operator.gt, min: operator.lt}  # whether the second number is taken
+
 
 def bound(s: Session, v: Value) -> int:
     """What an integer is at most, without its sign."""
@@ -91,6 +93,9 @@ def _tensor_of(s: Session, v: Deferred) -> TensorValue:
             if (a.is_read and a.cls is int or a.exact_int() is not None) and bound(s, a) > _EXACT:
                 v.needed()
         given = [t.call_method(s, "double") if t.is_tensor else t for t in given]
+    if v.fn in EXTREMES:
+        taken = s.torch_call(EXTREMES[v.fn], given[::-1], {})
+        return s.torch_call(torch.where, [taken, *given[::-1]], {})
     known = FUNCTIONS.get(v.fn)
     if known is None:
         if v.fn in (operator.truediv, operator.itruediv) and given[1].is_tensor and not assume(s, given[1], True):
@@ -167,6 +172,24 @@ def like(s: Session, number: Deferred, tensor: Value) -> TensorValue:
     elif number.cls is int and dtype is torch.bool:
         dtype = torch.int64
     return found if found.handle(s).dtype is dtype else s.torch_call(torch.Tensor.to, [found, Constant(dtype)], {})
+
+
+# operator -> (the keyword of a number, the operand that it is multiplied with)
+SCALED = {"add": ("alpha", 1), "sub": ("alpha", 1), "addcmul": ("value", 1), "addcdiv": ("value", 1)}
+
+
+def scaled(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+    """The arguments of an operation, where a number that is read and multiplies an operand is multiplied first."""
+    binding = resolve(fn)
+    known = SCALED.get(binding.name.removesuffix("_")) if binding is not None else None
+    if known is None or not (number := kwargs.get(known[0], args[0])).is_read or len(args) <= known[1]:
+        return args, kwargs
+    operand = args[known[1]]
+    if not operand.is_tensor or operand.handle(s).dtype in (torch.float16, torch.bfloat16):
+        return args, kwargs
+    args = list(args)
+    args[known[1]] = s.torch_call(torch.mul, [operand, number], {})
+    return args, {k: v for k, v in kwargs.items() if k != known[0]}
 
 
 def operands(s: Session, fn: object, args: list[Value]) -> list[Value]:
