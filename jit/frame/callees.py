@@ -11,12 +11,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import inspect
 import sys
 import types
 import weakref
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from .. import config, failures, logs
 from ..runtime import native
@@ -37,8 +39,10 @@ LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
 }
 # What a module's call enters: the one function of torch that stands for the user's code.
 MODULE_CALL = torch.nn.Module.__call__.__code__
-# What runs on the program's behalf but is none of it, with all that it calls: imports.
-QUIET = (importlib._bootstrap._find_and_load,)
+# What is left alone with all that it calls: imports, which run on the program's behalf but are none of it; activation
+# checkpoints that are no part of a graph, since their backward, which is no call of the compiled function, does the
+# same again and has to come by as many saved tensors.
+QUIET = (importlib._bootstrap._find_and_load, inspect.unwrap(checkpoint))
 MOST_GONE = 3  # modules of one class that came and went, until methods of its next ones are evaluated as they are
 MOST_IDLE = 2  # captures with nothing for a graph after which a function is left alone
 _said: set = set()

@@ -583,12 +583,13 @@ static PyObject* run_differentiable(PyObject* object, PyObject* const* args, siz
     for (const auto& v : g.views)
       if (v.several) mark_several(outputs[v.output]);
     // Values and versions are saved as they are after the run. Hooks that the program has set for saved tensors see
-    // them, and may raise.
+    // them, and may raise. That is the program's own error, which it gets: a hook that has seen a tensor is not shown
+    // it again (activation checkpoints end what they do again by such an error).
     if (node) {
       try {
         save(*node, call, g, outputs);
       } catch (...) {
-        call.run.failed(/*committing=*/call.program->commits());
+        call.run.failed(/*committing=*/true);
         throw;
       }
     }
