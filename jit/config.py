@@ -50,6 +50,8 @@ OPTIONS = {
                                 "mode=\"reduce-overhead\" and \"max-autotune\" switch it on"),
     "auto_cudagraphs": Option(True, "do so with those for which the GPU waits, as a few timed calls tell, where "
                                     "cudagraphs is off"),
+    "bucket_collectives": Option(False, "call collectives that need nothing of each other at once, up to 25 MiB; all "
+                                        "processes then have to run the same compiled calls, and none in eager"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
                                      "capturing"),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "

@@ -42,9 +42,9 @@ def same(a, b, what="", rtol=1e-5, atol=1e-6):
         assert a == b, (what, a, b)
 
 
-def whole(fn, *arguments, grad=False, calls=2, graph=True):
+def whole(fn, *arguments, grad=False, calls=2, graph=True, options=None):
     """Compare calls of a function with eager's: results, changed arguments, gradients; and that it is one graph."""
-    compiled = jit.compile(fn, fullgraph=graph)
+    compiled = jit.compile(fn, fullgraph=graph, options=options)
     for k in range(calls):
         theirs, ours = ([make() for make in arguments] for _ in range(2))
         for t in (*theirs, *ours) if grad else ():
@@ -526,6 +526,10 @@ def collectives_are_called_together():
 
     with counted_collectives() as names:
         whole(f, own(4, 3), own(5))
+    assert "all_reduce_coalesced_" not in names and names.count("all_reduce_") == 4, names
+    asked = {"bucket_collectives": True}
+    with counted_collectives() as names:
+        whole(f, own(4, 3), own(5), options=asked)
     assert names.count("all_reduce_coalesced_") == 2 and names.count("all_reduce") == 8, names
     # (six of eager, two of what nothing is called together with, and which is an argument)
 
@@ -534,7 +538,7 @@ def collectives_are_called_together():
         return ops.wait_tensor(ops.all_reduce(first + 1, "sum", group))
 
     with counted_collectives() as names:
-        whole(g, own(4, 3))
+        whole(g, own(4, 3), options=asked)
     assert names.count("all_reduce_") == 4 and "all_reduce_coalesced_" not in names, names
 
 

@@ -1,19 +1,20 @@
-"""Fewer calls of collectives, and fewer copies for them.
-
-A collective costs the processor as much as ten kernels. Those that follow each other, need nothing of each other and
-do the same over the same processes are called at once, up to the bytes that DistributedDataParallel puts in a bucket:
-where the last of them stands, so that all processes still issue the same ones in the same order. What reads an earlier
-one comes behind that.
+"""Fewer copies for collectives, and where it is asked for fewer calls.
 
 A functional collective copies what it is given, and works on the copy. Where nothing else reads the value, it works on
 the value itself.
+
+A collective costs the processor as much as ten kernels. With ``config.bucket_collectives`` those that follow each
+other, need nothing of each other and do the same over the same processes are called at once, up to the bytes that
+DistributedDataParallel puts in a bucket: where the last of them stands, and what reads an earlier one comes behind
+that. That is not done unasked, since processes have to agree on it: one that runs a call in eager, because it is
+compiled anew there for example, would call them one by one, and both would wait forever.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import torch_private
+from .. import config, torch_private
 from ..graph.collectives import COALESCED, SPACE, WAIT
 from ..graph.ir import Ref, Transform
 from .indexing import VIEWS
@@ -28,11 +29,12 @@ BUCKET_BYTES = 25 << 20
 IN_PLACE = tuple(SPACE + name for name in ("all_reduce", "broadcast"))  # their results are as large as what they get
 
 
-def with_fewer_calls(graph: Graph) -> Graph:
-    """The graph, with collectives that are called together and in place."""
+def in_fewer_steps(graph: Graph) -> Graph:
+    """The graph, with collectives that are called in place, and together."""
     if not any(_name(n) for n in graph.nodes):
         return graph
-    graph = _Together(graph, buckets).run() if (buckets := _buckets(graph)) else graph
+    if config.bucket_collectives and (buckets := _buckets(graph)):
+        graph = _Together(graph, buckets).run()
     return _InPlace(graph).run()
 
 

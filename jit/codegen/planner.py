@@ -16,7 +16,7 @@ from ..graph.prims import GROUPED
 from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
-from .collective_calls import with_fewer_calls
+from .collective_calls import in_fewer_steps
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
@@ -110,7 +110,7 @@ class Planner:
         self.options = options
         if options.channels_last:
             graph = operands_laid_out(channels_last(graph))
-        self.graph = one_pass(summed_by_rows(refined(with_fewer_calls(prepare(pad_rows(graph))))))
+        self.graph = one_pass(summed_by_rows(refined(in_fewer_steps(prepare(pad_rows(graph))))))
         self.regs = Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)
