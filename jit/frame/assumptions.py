@@ -69,7 +69,7 @@ def _name_of_doubt(naming: Naming, doubt: Doubt) -> Name:
 
 class Reconsider(Exception):
     """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows:
-    ``what``."""
+    ``what``; with "" as before, since more is known now."""
 
     def __init__(self, what: str = "assuming") -> None:
         super().__init__(what)

@@ -12,6 +12,7 @@ from ..graph.dims import Sym
 from ..runtime import native
 from ..runtime.holding import holding
 from .source import Item, Length, Local, Source
+from .tried import Tried
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
@@ -66,6 +67,7 @@ class Dynamic:
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
+        self.tried = Tried()
         self.strides: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
         self.integers: dict[Source, object] = {}
@@ -105,10 +107,19 @@ class Dynamic:
         now = list(tensor.shape)
         if seen is None or len(seen) != len(now):
             self.sizes[source] = now
-            return marked | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+            self.tried.new.add(source)
+            return marked | self.at_once(source, tensor)
         self.sizes[source] = [a if a == b else None for a, b in zip(seen, now)]
         changed = {i for i, size in enumerate(self.sizes[source]) if size is None}
-        return marked | changed | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+        if changed and self.mode is None and not source.watched:
+            self.tried.changed()
+        return marked | changed | self.at_once(source, tensor)
+
+    def at_once(self, source: Source, tensor: torch.Tensor) -> set[int]:
+        """The dims of an input that are to be symbols though they have not changed."""
+        if self.mode:
+            return set() if source.watched else set(range(tensor.dim()))
+        return self.tried.sizes(source, tensor) if self.inner or source in self.tried.new else set()
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
