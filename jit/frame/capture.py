@@ -327,7 +327,7 @@ class Capture:
         if attention.is_read(graph):
             s.guards.state.read.add("attention")
         if s.varying.history is not None:
-            s.varying.history.tried.settle(s.tracer.env, s.varying.origins())
+            s.varying.history.tried.settle(graph.nodes, s.tracer.env, s.varying.origins())
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases()
@@ -436,6 +436,9 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
             return captured
         except assumptions.Reconsider as reconsider:
             refused.update({reconsider.what} - {""})
+        except Unsupported:
+            if dynamic is None or not dynamic.tried.refuse():
+                raise
         except memory.SharedMemory as found:
             shared = memory.join(shared, found.tensors)
 

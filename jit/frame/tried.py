@@ -4,7 +4,8 @@ A size is a number at first and becomes a symbol once it has changed. But each k
 prompt and then one word at a time, brings inputs that no other kind has, and would be compiled twice: for its first
 sizes, and for any. Once a function was called with different sizes, whatever inputs it has not had before have symbols
 for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
-inputs have: it has many callers, which pass this and that. Where the program itself holds such a symbol to a number,
+inputs have: it has many callers, which pass this and that. A layer that goes over sequences has them from the first
+call on: it takes a sequence of any length as it is, and most calls bring another one. Where the program itself holds such a symbol to a number,
 as a weight does with the width of what is multiplied by it, nothing is gained: it is taken for that number, and the
 capture begins anew. So nothing is a symbol that is not free to change.
 """
@@ -14,12 +15,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph.dims import Symbol, free_symbols
+from ..graph.op_info import op_info
 from .assumptions import Reconsider
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from ..graph.dims import Dim
+    from ..graph.ir import Node
     from ..graph.shape_env import ShapeEnv
     from .source import Source
 
@@ -68,8 +73,16 @@ class Tried:
             if self.passed:
                 raise Reconsider("")
 
-    def settle(self, env: ShapeEnv, stands_for: dict) -> None:
-        """Raises Reconsider where sizes that were tried turn out to be numbers. ``stands_for``: symbol -> what it is."""
+    def refuse(self) -> bool:
+        """Whether there is anything to try without, where an attempt has failed; the next one does."""
+        self.attempts = ATTEMPTS
+        return bool(self.here)
+
+    def settle(self, nodes: Iterable[Node], env: ShapeEnv, stands_for: dict) -> None:
+        """Raises Reconsider where sizes that were tried turn out to be numbers, or some were not that should be.
+        ``stands_for``: symbol -> what it is."""
+        if not self.vary and any(n.op == "aten_call" and op_info(n.attrs["target"]).over_sequences for n in nodes):
+            self.changed()
         held = set()
         for guard in env.guards if self.here else ():
             names = free_symbols(guard.expr)
