@@ -1,9 +1,10 @@
-"""Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``; and
-operators whose result has another size, or that raise, for unusual values.
+"""Branches on tensor values of which one side only raises, or warns: ``if bad.any(): raise ValueError(...)``,
+``assert ok``, ``if bad.any(): warnings.warn(...)``; and operators whose result has another size, or that raise, for
+unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises. In a graph that changes its inputs or draws random numbers
+done in eager instead, which raises what the program raises, and warns. In a graph that changes its inputs or draws random numbers
 it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function
 whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it
 is captured again with a break at the branch.
@@ -11,6 +12,8 @@ is captured again with a break at the branch.
 
 from __future__ import annotations
 
+import logging
+import warnings
 import weakref
 from typing import TYPE_CHECKING
 
@@ -87,6 +90,22 @@ def only_raises(frame, index: int) -> bool:
     return False
 
 
+def warns(frame, index: int, end: int) -> bool:
+    """Whether the instructions from ``index`` to ``end`` give a warning, or log one, without a jump."""
+    side = frame.instructions[index:end]
+    return len(side) <= _LONGEST and all(instr.target is None for instr in side) and any(
+        instr.op == "LOAD_GLOBAL" and _speaks(frame.globals.get(instr.arg), then) for instr, then in zip(side, side[1:]))
+
+
+def _speaks(named: object, then: Instr) -> bool:
+    if named is warnings.warn:
+        return True
+    if then.op not in ("LOAD_ATTR", "LOAD_METHOD"):
+        return False
+    return (named is warnings and then.arg == "warn"
+            or isinstance(named, logging.Logger) and then.arg.startswith(("warn", "error", "critical", "exception")))
+
+
 def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
     """Go on as if the truth of a tensor were ``expected``; False where that is not possible."""
     handle = tensor.handle(s)
@@ -112,9 +131,20 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
         wanted = jumps_if
     elif only_raises(frame, instr.target):
         wanted = not jumps_if
+    elif warns(frame, frame.pc + 1, instr.target):
+        wanted = jumps_if
+    elif warns(frame, instr.target, _end_behind(frame, instr)):
+        wanted = not jumps_if
     else:
         return _learned(frame, instr, tensor, jumps_if)
     return wanted if assume(frame.s, tensor, wanted) else None
+
+
+def _end_behind(frame, instr: Instr) -> int:
+    """Where what ``instr`` jumps to ends, if what it goes on with may jump past that, as the second half of an ``or``
+    does."""
+    between = frame.instructions[frame.pc + 1: instr.target]
+    return max((i.target for i in between if i.target is not None), default=0)
 
 
 def _learned(frame, instr: Instr, tensor: torch.Tensor, jumps_if: bool) -> bool | None:
