@@ -38,6 +38,18 @@ def mended(x):
     return x.sqrt()
 
 
+def tried_again(x):
+    y, info = torch.linalg.cholesky_ex(torch.diag(x))
+    if not torch.any(info):
+        return y
+    for k in range(3):
+        y, info = torch.linalg.cholesky_ex(torch.diag(x) + 10.0 ** k * torch.eye(3))
+        warnings.warn(f"10 ** {k}")
+        if not torch.any(info):
+            return y
+    raise ValueError("not positive")
+
+
 def in_a_loop(x):
     for i in range(3):
         if x[i] < 0:
@@ -58,7 +70,7 @@ def seen(fn, x, caplog):
 GOOD, BAD = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, -2.0, -3.0])
 
 
-@pytest.mark.parametrize("fn", [by_module, by_name, by_log, mended, in_a_loop])
+@pytest.mark.parametrize("fn", [by_module, by_name, by_log, mended, tried_again, in_a_loop])
 @pytest.mark.parametrize("calls", [[GOOD] * 5 + [BAD, GOOD] * 2, [BAD] * 6, [BAD, GOOD, BAD, BAD, GOOD]])
 def test_every_warning_is_given(fn, calls, caplog):
     compiled = jit.compile(fn)
@@ -68,7 +80,7 @@ def test_every_warning_is_given(fn, calls, caplog):
         assert got[1:] == want[1:]
 
 
-@pytest.mark.parametrize("fn", [by_module, by_name, by_log, mended, in_a_loop])
+@pytest.mark.parametrize("fn", [by_module, by_name, by_log, mended, tried_again, in_a_loop])
 def test_whole(fn):
     assert jit.explain(jit.compile(fn))(GOOD).graph_break_count == 0
 

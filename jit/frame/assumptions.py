@@ -22,6 +22,8 @@ import torch
 from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..graph.handles import TensorHandle
     from .canonical import Instr
     from .session import Session
@@ -93,8 +95,28 @@ def only_raises(frame, index: int) -> bool:
 def warns(frame, index: int, end: int) -> bool:
     """Whether the instructions from ``index`` to ``end`` give a warning, or log one, without a jump."""
     side = frame.instructions[index:end]
-    return len(side) <= _LONGEST and all(instr.target is None for instr in side) and any(
-        instr.op == "LOAD_GLOBAL" and _speaks(frame.globals.get(instr.arg), then) for instr, then in zip(side, side[1:]))
+    return len(side) <= _LONGEST and all(instr.target is None for instr in side) and _warn_among(frame, side)
+
+
+def returns(frame, index: int) -> bool:
+    """Whether the instructions from ``index`` on lead to a return, without a jump."""
+    for instr in frame.instructions[index: index + _LONGEST]:
+        if instr.op.startswith("RETURN"):
+            return True
+        if instr.target is not None or instr.op.startswith(("RAISE", "YIELD", "STORE")):
+            break
+    return False
+
+
+def struggles(frame, index: int) -> bool:
+    """Whether what is left of a function from ``index`` on warns, and ends by a raise: it tries again what has failed."""
+    rest = frame.instructions[index:]
+    return bool(rest) and rest[-1].op == "RAISE_VARARGS" and _warn_among(frame, rest)
+
+
+def _warn_among(frame, instructions: Sequence[Instr]) -> bool:
+    return any(instr.op == "LOAD_GLOBAL" and _speaks(frame.globals.get(instr.arg), then)
+               for instr, then in zip(instructions, instructions[1:]))
 
 
 def _speaks(named: object, then: Instr) -> bool:
@@ -134,6 +156,8 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
     elif warns(frame, frame.pc + 1, instr.target):
         wanted = jumps_if
     elif warns(frame, instr.target, _end_behind(frame, instr)):
+        wanted = not jumps_if
+    elif returns(frame, frame.pc + 1) and struggles(frame, instr.target):
         wanted = not jumps_if
     else:
         return _learned(frame, instr, tensor, jumps_if)
