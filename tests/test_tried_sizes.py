@@ -38,7 +38,7 @@ class Attention(nn.Module):
 
     def forward(self, x, cache=None):
         b, t = x.shape[:2]
-        q, k, v = self.qkv(x).view(b, t, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(x).view(b, t, 3, 2, 4).permute(2, 0, 3, 1, 4).contiguous()
         if cache is not None:
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
