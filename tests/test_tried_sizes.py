@@ -84,7 +84,8 @@ def test_sizes_that_are_not_held_may_change():
         return x * 2 if y is None else (x.sum() * y.softmax(-1), y.flatten(), y.t().contiguous())
 
     calls = [(torch.randn(n, 4),) for n in (3, 4)]
-    calls += [(torch.randn(5, 4), torch.randn(a, b)) for a, b in ((2, 3), (2, 7), (6, 3), (4, 4), (1, 5), (5, 1), (0, 2))]
+    shapes = (2, 3), (2, 7), (6, 3), (4, 4), (1, 5), (5, 1), (0, 2)
+    calls += [(torch.randn(5, 4), torch.randn(shape)) for shape in shapes]
     check(f, calls, 7)  # sizes of 0 and 1 are entries of their own
 
 
@@ -183,7 +184,8 @@ def test_sizes_added_and_sorted():
         parts = {"rows": x.shape[0], "columns": y.shape[0]}
         n = sum([x.shape[0], y.shape[0]])
         first = sorted(parts.items())[0][1]
-        return torch.zeros(n), x.new_ones(first), sum([1.5, x.shape[0]]), sorted([("b", x.shape[0]), ("a", 2)])[1][1] * x
+        last = sorted([("b", x.shape[0]), ("a", 2)])[1][1]
+        return torch.zeros(n), x.new_ones(first), sum([1.5, x.shape[0]]), last * x
 
     check(f, [(torch.randn(a), torch.randn(b)) for a, b in ((3, 4), (4, 5), (7, 2), (2, 9), (5, 5))], 3)
 

@@ -4,10 +4,10 @@ unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises, and warns. In a graph that changes its inputs or draws random numbers
-it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function
-whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it
-is captured again with a break at the branch.
+done in eager instead, which raises what the program raises, and warns. In a graph that changes its inputs or draws
+random numbers it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure.
+A function whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of
+these: it is captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def returns(frame, index: int) -> bool:
 
 
 def struggles(frame, index: int) -> bool:
-    """Whether what is left of a function from ``index`` on warns, and ends by a raise: it tries again what has failed."""
+    """Whether what is left of a function from ``index`` on warns, and ends by a raise: it tries again what failed."""
     rest = frame.instructions[index:]
     return bool(rest) and rest[-1].op == "RAISE_VARARGS" and _warn_among(frame, rest)
 

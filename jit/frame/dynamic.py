@@ -120,8 +120,8 @@ class Dynamic:
         return marked | changed | self.at_once(source, tensor)
 
     def gains(self, source: Source, tensor: torch.Tensor) -> bool:
-        """Whether an input has had a gradient in some captures and none in others while gradients are recorded: the state
-        of a loop, whose first round is compiled, then the others."""
+        """Whether an input has required grad in some captures and not in others while gradients are recorded: the
+        state of a loop, whose first round is compiled, then the others."""
         if not torch.is_grad_enabled():
             return False
         return self.learns.setdefault(source, tensor.requires_grad) != tensor.requires_grad

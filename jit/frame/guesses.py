@@ -83,7 +83,8 @@ class Check:
         self.compute, self.values, self.sites, self.unsteady = compute, values, sites, unsteady
         self.sources: list[Source] = []
         self.dispatcher = None
-        self.held: list[torch.Tensor] | None = None  # what small inputs held when all was right: it need not be computed
+        # What small inputs held when all was right: as long as they do, nothing has to be computed.
+        self.held: list[torch.Tensor] | None = None
 
     @staticmethod
     def of(s: Session) -> Check:
