@@ -574,3 +574,36 @@ def test_a_backward_of_library_calls_is_not_run_in_the_forward(shape):
     torch.testing.assert_close(y.grad, x.grad)
     with torch.no_grad():
         torch.testing.assert_close(jit.compile(program, fullgraph=True)(y), program(x))
+
+
+class Solved(torch.autograd.Function):
+    """Its backward applies it again, and so does the backward of that."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = torch.linalg.solve(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        a, x = ctx.saved_tensors
+        y = Solved.apply(a.mT, g)
+        return -y @ x.mT, y
+
+
+def test_a_backward_that_applies_its_own_function():
+    a, b = torch.randn(3, 3, dtype=torch.float64) + 4 * torch.eye(3, dtype=torch.float64), torch.randn(3, 2).double()
+
+    def f(a, b):
+        return Solved.apply(a, b).sin().sum()
+
+    compiled = jit.compile(f)
+    assert jit.explain(jit.compile(f))(a.requires_grad_(), b.requires_grad_()).graph_break_count == 1
+    for fn in (f, compiled):
+        first = torch.autograd.grad(fn(a, b), (a, b), create_graph=True)
+        second = torch.autograd.grad(sum(g.cos().sum() for g in first), (a, b))
+        if fn is f:
+            want = first, second
+    for got, expected in zip((*first, *second), (*want[0], *want[1])):
+        torch.testing.assert_close(got, expected)

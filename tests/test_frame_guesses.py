@@ -130,3 +130,46 @@ def test_other_values_may_not_even_fit():
     for lengths in ([1, 2, 3], [1, 2, 3], [2, 2, 2], [6], [3, 3]):
         arguments = torch.arange(6.0), torch.tensor(lengths)
         same(f(*arguments), compiled(*arguments))
+
+
+TIMES = torch.tensor([0.0, 0.5, 1.0, 1.5])
+
+
+def stepped(x):
+    for t in TIMES:
+        x = x.cos() if t >= 1 else x + t
+    return x
+
+
+@pytest.mark.parametrize("change", [lambda: TIMES.copy_(torch.tensor([2.0, 0.5, 1.0, -1.5])),
+                                    lambda: TIMES.data.fill_(3.0), lambda: TIMES.numpy().fill(-1.0)])
+@pytest.mark.parametrize("backend", ["eager", None])
+def test_small_floats_that_the_program_keeps(backend, change):
+    compiled, captured = captures_of(stepped, backend)
+    before, x = TIMES.clone(), torch.randn(5)
+    try:
+        for _ in range(3):
+            same(stepped(x), compiled(x), rtol=1e-6)
+        assert len(captured) == 1 and not captured[0].breaks
+        change()
+        for _ in range(3):
+            same(stepped(x), compiled(x), rtol=1e-6)
+        assert any(b.kind == "data-dependent-branch" for c in captured for b in c.breaks)
+    finally:
+        TIMES.copy_(before)
+
+
+def test_floats_that_are_learned_or_large_are_not_guessed():
+    weight, many = torch.ones((), requires_grad=True), torch.ones(100)
+    for fn in (lambda x: x * 2 if weight > 0.5 else x, lambda x: x * 2 if many.sum() > 0.5 else x):
+        compiled, captured = captures_of(fn)
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+        assert captured[0].breaks
+
+
+def test_a_zero_that_gets_a_sign():
+    at = torch.zeros(())
+    compiled, captured = captures_of(lambda x: x + 1 if 1 / at > 0 else x - 1)
+    for value in (0.0, 0.0, -0.0, 0.0):
+        at.fill_(value)
+        assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), -1.0 if str(value) == "-0.0" else 1.0))

@@ -1,16 +1,19 @@
-"""Branches on tensor values of which one side only raises: ``if bad.any(): raise ValueError(...)``, ``assert ok``; and
-operators whose result has another size, or that raise, for unusual values.
+"""Branches on tensor values of which one side only raises, or warns: ``if bad.any(): raise ValueError(...)``,
+``assert ok``, ``if bad.any(): warnings.warn(...)``; and operators whose result has another size, or that raise, for
+unusual values.
 
 Capture goes on along the other side, and the condition becomes one more result of the graph. The rewritten function
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
-done in eager instead, which raises what the program raises. In a graph that changes its inputs or draws random numbers
-it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure. A function
-whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of these: it
-is captured again with a break at the branch.
+done in eager instead, which raises what the program raises, and warns. In a graph that changes its inputs or draws
+random numbers it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure.
+A function whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of
+these: it is captured again with a break at the branch.
 """
 
 from __future__ import annotations
 
+import logging
+import warnings
 import weakref
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,8 @@ import torch
 from ..runtime.names import Name, Naming, calling, rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..graph.handles import TensorHandle
     from .canonical import Instr
     from .session import Session
@@ -69,7 +74,7 @@ def _name_of_doubt(naming: Naming, doubt: Doubt) -> Name:
 
 class Reconsider(Exception):
     """The capture is to be done again, without assumptions, or without another thing that a flag of the session allows:
-    ``what``."""
+    ``what``; with "" as before, since more is known now."""
 
     def __init__(self, what: str = "assuming") -> None:
         super().__init__(what)
@@ -85,6 +90,42 @@ def only_raises(frame, index: int) -> bool:
                                                             "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR")):
             return False
     return False
+
+
+def warns(frame, index: int, end: int) -> bool:
+    """Whether the instructions from ``index`` to ``end`` give a warning, or log one, without a jump."""
+    side = frame.instructions[index:end]
+    return len(side) <= _LONGEST and all(instr.target is None for instr in side) and _warn_among(frame, side)
+
+
+def returns(frame, index: int) -> bool:
+    """Whether the instructions from ``index`` on lead to a return, without a jump."""
+    for instr in frame.instructions[index: index + _LONGEST]:
+        if instr.op.startswith("RETURN"):
+            return True
+        if instr.target is not None or instr.op.startswith(("RAISE", "YIELD", "STORE")):
+            break
+    return False
+
+
+def struggles(frame, index: int) -> bool:
+    """Whether what is left of a function from ``index`` on warns, and ends by a raise: it tries again what failed."""
+    rest = frame.instructions[index:]
+    return bool(rest) and rest[-1].op == "RAISE_VARARGS" and _warn_among(frame, rest)
+
+
+def _warn_among(frame, instructions: Sequence[Instr]) -> bool:
+    return any(instr.op == "LOAD_GLOBAL" and _speaks(frame.globals.get(instr.arg), then)
+               for instr, then in zip(instructions, instructions[1:]))
+
+
+def _speaks(named: object, then: Instr) -> bool:
+    if named is warnings.warn:
+        return True
+    if then.op not in ("LOAD_ATTR", "LOAD_METHOD"):
+        return False
+    return (named is warnings and then.arg == "warn"
+            or isinstance(named, logging.Logger) and then.arg.startswith(("warn", "error", "critical", "exception")))
 
 
 def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
@@ -112,9 +153,22 @@ def truth_at(frame, instr: Instr, tensor: torch.Tensor):
         wanted = jumps_if
     elif only_raises(frame, instr.target):
         wanted = not jumps_if
+    elif warns(frame, frame.pc + 1, instr.target):
+        wanted = jumps_if
+    elif warns(frame, instr.target, _end_behind(frame, instr)):
+        wanted = not jumps_if
+    elif returns(frame, frame.pc + 1) and struggles(frame, instr.target):
+        wanted = not jumps_if
     else:
         return _learned(frame, instr, tensor, jumps_if)
     return wanted if assume(frame.s, tensor, wanted) else None
+
+
+def _end_behind(frame, instr: Instr) -> int:
+    """Where what ``instr`` jumps to ends, if what it goes on with may jump past that, as the second half of an ``or``
+    does."""
+    between = frame.instructions[frame.pc + 1: instr.target]
+    return max((i.target for i in between if i.target is not None), default=0)
 
 
 def _learned(frame, instr: Instr, tensor: torch.Tensor, jumps_if: bool) -> bool | None:

@@ -326,6 +326,8 @@ class Capture:
             e.failing.discard(READ_BACK)
         if attention.is_read(graph):
             s.guards.state.read.add("attention")
+        if s.varying.history is not None:
+            s.varying.history.tried.settle(graph.nodes, s.tracer.env, s.varying.origins())
         plan, inputs = None, []
         needed = bool(graph.outputs) or any(node.attrs.get("impure") for node in graph.nodes)
         self.guard_aliases()
@@ -415,7 +417,7 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
     """``Capture(...).run()``; again without assumptions where what was captured does not allow any, and again knowing
     that some inputs share memory. ``assuming``: whether to make any assumptions."""
     refused, shared, calls = set() if assuming else {"assuming"}, [], []
-    start = time.process_time()
+    start, attempts = time.process_time(), 0
     while True:
         attempt = getattr(fn, "_jit_capture", Capture)(fn, values, settings, dynamic, bound)
         attempt.session.tracer.regions = [memory.Region(tensors) for tensors in shared]
@@ -424,13 +426,19 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
             made[2] = False
         for what in refused:
             setattr(attempt.session, what, False)
+        if dynamic is not None:
+            dynamic.tried.begin(again=attempts > 0)
+        attempts += 1
         try:
             with switched_off():
                 captured = attempt.run()
             captured.instructions, captured.seconds = attempt.session.steps, time.process_time() - start
             return captured
         except assumptions.Reconsider as reconsider:
-            refused.add(reconsider.what)
+            refused.update({reconsider.what} - {""})
+        except Unsupported:
+            if dynamic is None or not dynamic.tried.refuse():
+                raise
         except memory.SharedMemory as found:
             shared = memory.join(shared, found.tensors)
 

@@ -12,6 +12,7 @@ from ..graph.dims import Sym
 from ..runtime import native
 from ..runtime.holding import holding
 from .source import Item, Length, Local, Source
+from .tried import Tried
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
@@ -66,6 +67,8 @@ class Dynamic:
     def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
+        self.tried = Tried()
+        self.learns: dict[Source, bool] = {}
         self.strides: dict[Source, list] = {}
         self.positions: dict[Source, set] = {}
         self.integers: dict[Source, object] = {}
@@ -94,6 +97,8 @@ class Dynamic:
             self.strides[source] = now
             return {d for d, size in enumerate(sizes) if size == 1 and now[d] > 1}
         self.strides[source] = [a if a == b else None for a, b in zip(seen, now)]
+        if self.inner and self.mode is None and None in self.strides[source]:
+            self.tried.changed()
         return {d for d, stride in enumerate(self.strides[source]) if stride is None or sizes[d] == 1 and now[d] > 1}
 
     def changing(self, source: Source | None, tensor: torch.Tensor) -> set[int]:
@@ -103,16 +108,35 @@ class Dynamic:
             return marked
         seen = self.sizes.get(source)
         now = list(tensor.shape)
+        gains = self.inner and self.gains(source, tensor)
         if seen is None or len(seen) != len(now):
             self.sizes[source] = now
-            return marked | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+            self.tried.new.add(source)
+            return marked | self.at_once(source, tensor)
         self.sizes[source] = [a if a == b else None for a, b in zip(seen, now)]
         changed = {i for i, size in enumerate(self.sizes[source]) if size is None}
-        return marked | changed | (set(range(tensor.dim())) if self.mode and not source.watched else set())
+        if self.mode is None and not source.watched and (changed or gains):
+            self.tried.changed()
+        return marked | changed | self.at_once(source, tensor)
+
+    def gains(self, source: Source, tensor: torch.Tensor) -> bool:
+        """Whether an input has required grad in some captures and not in others while gradients are recorded: the
+        state of a loop, whose first round is compiled, then the others."""
+        if not torch.is_grad_enabled():
+            return False
+        return self.learns.setdefault(source, tensor.requires_grad) != tensor.requires_grad
+
+    def at_once(self, source: Source, tensor: torch.Tensor) -> set[int]:
+        """The dims of an input that are to be symbols though they have not changed."""
+        if self.mode:
+            return set() if source.watched else set(range(tensor.dim()))
+        return self.tried.sizes(source, tensor) if self.inner or source in self.tried.new else set()
 
     def unrolls(self, source: Source, position: int) -> bool:
-        """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions."""
-        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
+        """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
+        goes on after a break in a loop comes to all of them, and holds for any from its second capture on."""
+        most = 1 if self.resumed else MAX_POSITIONS
+        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, most)
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.

@@ -4,7 +4,8 @@ pictures in a batch.
 As with sizes, the first capture is for the values at hand. They are computed again from the call's arguments before
 anything else is done; where one is another, that call runs in eager, the entry goes, and from then on the places that
 read them are graph breaks. Only what is computed from integer and boolean inputs is guessed: what depends on floating
-point numbers is another at every call.
+point numbers is another at every call. The exception are small tensors that the program itself keeps, and does not
+learn: times at which an equation is solved, coefficients of a method, thresholds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 _ELEMENTS, _MOST = 64, 32
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 # What eager's operators raise; all else is a failure of the compiler, and told.
 REFUSALS = (RuntimeError, IndexError, ValueError)
 
@@ -46,8 +48,7 @@ def guess(s: Session, node: Node) -> None:
         return None
     inputs = [n for n in cone if n.op == "input"]
     tensors = [s.recording.inputs[n.attrs["index"]] for n in inputs]
-    if any(t.obj is None or t.source is None or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex
-           for t in tensors):
+    if not all(t.obj is not None and t.source is not None and _stays(t.obj, t.source) for t in tensors):
         return None
     compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
     try:
@@ -59,6 +60,21 @@ def guess(s: Session, node: Node) -> None:
     return value
 
 
+def _stays(tensor: torch.Tensor, source: Source) -> bool:
+    """Whether an input may be taken to hold at later calls what it holds now."""
+    if tensor.is_meta or tensor.dtype.is_complex:
+        return False
+    return not tensor.dtype.is_floating_point or (source.watched and not tensor.requires_grad and _is_small(tensor))
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.numel() <= _ELEMENTS
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().view(_BITS[tensor.element_size()])
+
+
 class Check:
     """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses
     are not made again."""
@@ -67,6 +83,8 @@ class Check:
         self.compute, self.values, self.sites, self.unsteady = compute, values, sites, unsteady
         self.sources: list[Source] = []
         self.dispatcher = None
+        # What small inputs held when all was right: as long as they do, nothing has to be computed.
+        self.held: list[torch.Tensor] | None = None
 
     @staticmethod
     def of(s: Session) -> Check:
@@ -80,9 +98,13 @@ class Check:
         return check
 
     def __call__(self, *tensors) -> bool:
+        if self.held is not None and all(torch.equal(_bits(t), bits) for t, bits in zip(tensors, self.held)):
+            return True
         try:
             with torch.no_grad():
                 if all(map(torch.equal, self.compute(*tensors), self.values)):
+                    if all(map(_is_small, tensors)):
+                        self.held = [_bits(t).clone() for t in tensors]
                     return True
         except REFUSALS:  # other values may be refused, or have other shapes
             pass

@@ -56,6 +56,7 @@ class Session(Makers):
         levels: the transforms of torch.func that the program is in, the outermost first; see ``library.transforms``.
         guesses, unsteady: see ``guesses``: (node, value, place); places where no value is guessed, None: nowhere.
         assumption: see ``assumptions``: a tensor that has to be true after the graph has run.
+        differentiated: the autograd.Functions whose backward is being followed.
         trial: while a cached function is tried: what the ones it calls gave; see ``library.cached_functions``.
         calls_made: [cached function, key, whether this attempt has come to it] that were made while capturing.
         unbroken: whether a break is an error.
@@ -91,6 +92,7 @@ class Session(Makers):
         self.guesses, self.unsteady, self.assumption = (), None, None
         self.ways, self.learned = None, ()
         self.trial, self.calls_made = None, []
+        self.differentiated: tuple = ()
         self.unbroken = False
         self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = True
         self.tracer.builder.guess = functools.partial(guess, self)

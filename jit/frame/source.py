@@ -220,6 +220,17 @@ class GetAttr(_Derived):
 
 
 @dataclasses.dataclass(frozen=True)
+class ThreadAttr(_Derived):
+    """``getattr(of, name)`` for what each thread has for itself."""
+
+    name: str
+
+    rereadable, stays = True, False
+
+    step, load, __str__ = GetAttr.step, GetAttr.load, GetAttr.__str__
+
+
+@dataclasses.dataclass(frozen=True)
 class Grad(_Derived):
     """``of.grad`` of a tensor: another one after each backward."""
 

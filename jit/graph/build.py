@@ -305,6 +305,11 @@ class Builder(NodeList):
     def slice(self, x: Node, dim: int, start: IntExpr, length: IntExpr, step: int = 1) -> Node:
         return self.emit("slice", (x,), {"dim": dim, "start": start, "length": plain_if_few(length), "step": step})
 
+    def piece(self, x: Node, dim: int, start: IntExpr, length: IntExpr) -> Node:
+        """A slice of the very ``length``, though it may be 0 or 1: one that is put together with others, or the
+        gradient of what has this length."""
+        return self.emit("slice", (x,), {"dim": dim, "start": start, "length": length, "step": 1})
+
     def drop_dim(self, x: Node, dim: int) -> Node:
         """Remove a dimension of size 1 (a view with exactly the other strides)."""
         t = x.type

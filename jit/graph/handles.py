@@ -292,11 +292,11 @@ def _scatter_slice(b: Builder, step: ViewStep, parent: Node, value: Node) -> Nod
     if stride == 1:
         parts = []
         if not (type(start) is int and start == 0):
-            parts.append(b.slice(parent, dim, 0, start))
+            parts.append(b.piece(parent, dim, 0, start))
         parts.append(value)
         end = start + length
         if not same_ints((end,), (size,)):
-            parts.append(b.slice(parent, dim, end, size - end))
+            parts.append(b.piece(parent, dim, end, size - end))
         return b.cat(parts, dim)
     # Every step-th position: read the value at (position - start) // step, clamped, and select by a mask.
     device = parent.type.device

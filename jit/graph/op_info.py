@@ -49,6 +49,7 @@ class OpInfo:
     takes_size: makes a tensor of a size from another one; inside torch.vmap each mapped tensor has one.
     each: of a ``_foreach_`` operator: the operator on single tensors that it stands for, where the name does not say
         it; None where there is none.
+    over_sequences: goes over a sequence step by step, and takes one of any length.
     by_keyword: (position, name) of what that one takes by keyword alone.
     """
 
@@ -74,6 +75,7 @@ class OpInfo:
     waits: bool = False
     lines_up: bool = False
     takes_size: bool = False
+    over_sequences: bool = False
     each: str | None = ""
     by_keyword: tuple[tuple[int, str], ...] = ()
 
@@ -115,6 +117,7 @@ _rows("""
     imag isfinite isinf isnan any all logical_and logical_or logical_xor logical_not maximum minimum fmax fmin
     hypot copysign amax amin argmax argmin flip constant_pad_nd slice_scatter select_scatter diagonal_scatter
 """, total=True)
+_rows("lstm gru rnn_tanh rnn_relu", over_sequences=True)
 _rows("mv", total=True, linear=IN_EACH, autocast=LOWER)
 _rows("dot", total=True, linear=IN_EACH, autocast=OFTEN_WIDEST)
 _rows("mm", total=True, linear=IN_EACH, autocast=LOWER, aligned=True, out_form="out")

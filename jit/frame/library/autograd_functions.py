@@ -67,6 +67,8 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [v for v in given if v.is_tensor]
     needs = [v.is_tensor and v.handle(s).requires_grad for v in given]
     recorded = s.tracer.grad_enabled and any(needs)
+    if recorded and known in s.differentiated:
+        raise _break("whose backward applies it again")
     ctx = s.wrap_class(Context).call(s, [TupleValue([Constant(n) for n in needs])], {})
     enabled, recording = grad_mode.is_on(s), s.tracer.grad_enabled
     grad_mode.switch_to(s, False)
@@ -177,7 +179,8 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
     done, mark = len(s.effects.log), s.journal.checkpoint()
     calls = s.states.uses[GRAD_MODE]
     try:
-        with s.states.told(GRAD_MODE, False):  # the graph keeps gradients of gradients
+        with (s.states.told(GRAD_MODE, False),  # the graph keeps gradients of gradients
+              s.journal.temporarily(s, "differentiated", (*s.differentiated, known))):
             result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
     except Raised as raised:
         raise _break(f"whose backward raises {raised.value.cls.__name__}") from None

@@ -239,7 +239,7 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
         keyed = [(v, v) for v in values]
-    if all(k.is_const() and k.symbolic is not int for k, v in keyed):
+    if all(k.is_leaf for k, v in keyed):  # a tuple may hold sizes, of which no more is asked than how they compare
         known, order, failed = [k.const(s) for k, v in keyed], list(range(len(keyed))), None
         try:
             order.sort(key=known.__getitem__, reverse=backwards)
@@ -303,7 +303,7 @@ def sum_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _is_summed_at_once(s: Session, value: Value) -> bool:
-    return value.is_const() and type(value.const(s)) in (int, float)
+    return value.is_leaf and type(value.const(s)) in (int, float)
 
 
 def _total(s: Session, known: list[Value], total: Value) -> Value:

@@ -37,8 +37,7 @@ _BUILTIN_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def check_attributes(cls) -> None:
-    """Raises Unsupported for objects whose attributes are looked up by a C function of their own, such as
-    ``threading.local``."""
+    """Raises Unsupported for objects whose attributes are looked up by a C function of their own."""
     if cls in _plain_classes or issubclass(cls, (types.GenericAlias, types.UnionType)):
         return
     getter = next(raw for raw in (c.__dict__.get("__getattribute__") for c in cls.__mro__)
@@ -50,11 +49,23 @@ def check_attributes(cls) -> None:
     _plain_classes.add(cls)
 
 
+def instance_dict(obj: object) -> dict[str, object] | None:
+    """The real instance dictionary, or None; never runs user code."""
+    try:
+        d = object.__getattribute__(obj, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return d if type(d) is dict else None
+
+
 class ObjectValue(Value):
     """An instance of ``cls``. ``obj`` is the real object, or None for one made while capturing; ``attrs`` overlays its
     instance dictionary with what the captured code has read or written so far."""
 
     is_data, is_object = False, True
+    # How its class's C code looks attributes up, sets and deletes them, and where the real object has them.
+    check_attributes, instance_dict = staticmethod(check_attributes), staticmethod(instance_dict)
+    set_real, delete_real = object.__setattr__, object.__delattr__
 
     def __init__(self, cls: type, obj: object = None, source: Source | None = None) -> None:
         self.cls, self.obj, self.source = cls, obj, source
@@ -112,7 +123,7 @@ class ObjectValue(Value):
     def plain_getattr(self, s: Session, name: str) -> Value:
         """``object.__getattribute__``."""
         cls = self.pytype(s)
-        check_attributes(cls)
+        self.check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
         if found and s.lookups.is_data_descriptor(raw):
             return self.bind(s, raw, name)
@@ -155,7 +166,7 @@ class ObjectValue(Value):
 
     def own_dict(self, s: Session) -> dict[str, object] | None:
         """The real instance dictionary, or None. Objects that share one have one overlay."""
-        real = instance_dict(self.obj)
+        real = self.instance_dict(self.obj)
         first = None if real is None else s.heap.dicts.setdefault(id(real), self)
         if first is not None and first is not self and first.attrs is not self.attrs:
             if self.attrs or has_slots(self.cls) or has_slots(first.cls):
@@ -169,7 +180,7 @@ class ObjectValue(Value):
 
     def has_own_dict(self) -> bool:
         if self.obj is not None:
-            return instance_dict(self.obj) is not None
+            return self.instance_dict(self.obj) is not None
         return bool(getattr(self.cls, "__dictoffset__", 0))
 
     def bind(self, s: Session, raw: object, name: str) -> Value:
@@ -237,7 +248,7 @@ class ObjectValue(Value):
     def plain_setattr(self, s: Session, name: str, value: Value) -> None:
         """``object.__setattr__``."""
         cls = self.pytype(s)
-        check_attributes(cls)
+        self.check_attributes(cls)
         found, raw, owner = s.class_lookup(cls, name)
         kind = s.class_lookup(type(raw), "__set__")[2] if found else None
         if kind is property:
@@ -259,7 +270,7 @@ class ObjectValue(Value):
         s.set_entry(self.attrs, name, value)
         if self.obj is not None:
             s.heap.touch(self)
-            s.effect(object.__setattr__, [self, Constant(name), value])
+            s.effect(type(self).set_real, [self, Constant(name), value])
 
     def delattr(self, s: Session, name: str) -> None:
         deleter = s.function_of_class(self.pytype(s), "__delattr__")
@@ -269,7 +280,7 @@ class ObjectValue(Value):
             self.plain_delattr(s, name)
 
     def plain_delattr(self, s: Session, name: str) -> None:
-        check_attributes(self.cls)
+        self.check_attributes(self.cls)
         found, raw, owner = s.class_lookup(self.cls, name)
         kind = s.class_lookup(type(raw), "__delete__")[2] if found else None
         if kind is property:
@@ -290,7 +301,7 @@ class ObjectValue(Value):
         s.set_entry(self.attrs, name, DELETED)
         if self.obj is not None:
             s.heap.touch(self)
-            s.effect(object.__delattr__, [self, Constant(name)])
+            s.effect(type(self).delete_real, [self, Constant(name)])
 
     def dict_names(self, s: Session) -> list[str]:
         """The names in the instance dictionary, in order, guarded."""
@@ -703,15 +714,6 @@ def hides(cls, name: str) -> bool:
     """Whether an attribute of an instance may be another thing than the entry of its ``__dict__``."""
     own = lookup(cls, "__getattribute__")[1] not in (object.__getattribute__, types.ModuleType.__getattribute__)
     return own or is_data_descriptor(lookup(cls, name)[1])
-
-
-def instance_dict(obj: object) -> dict[str, object] | None:
-    """The real instance dictionary, or None; never runs user code."""
-    try:
-        d = object.__getattribute__(obj, "__dict__")
-    except (AttributeError, TypeError):
-        return None
-    return d if type(d) is dict else None
 
 
 class BuiltinMethod(Value):

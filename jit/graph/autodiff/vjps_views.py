@@ -119,7 +119,7 @@ def cat(b: GradBuilder, n: Node, g: Node) -> tuple[Callable, ...]:
     d, start, parts = n.attrs["dim"], 0, []
     for x in n.inputs:
         size = x.type.shape[d]
-        parts.append(lambda start=start, size=size, x=x: b.cast(b.slice(g, d, start, size), x.type.dtype))
+        parts.append(lambda start=start, size=size, x=x: b.cast(b.piece(g, d, start, size), x.type.dtype))
         start = start + size
     return tuple(parts)
 
@@ -133,5 +133,5 @@ def constant_pad(b: GradBuilder, n: Node, g: Node) -> tuple[Node, ...]:
     inside = g
     for d, (lo, hi) in enumerate(pads):
         if not (type(lo) is int and lo == 0 and type(hi) is int and hi == 0):
-            inside = b.slice(inside, d, lo, n.inputs[0].type.shape[d])
+            inside = b.piece(inside, d, lo, n.inputs[0].type.shape[d])
     return (inside if inside is g else b.clone(inside),)

@@ -63,7 +63,7 @@ class _Parts(Transform):
         at = d - (len(n.type.shape) - len(x.type.shape))
         if at < 0 or same_ints(x.type.shape[at : at + 1], (1,)):
             return x
-        return self.b.slice(x, at, start, length)
+        return self.b.piece(x, at, start, length)
 
 
 def _plain(whole: Node) -> bool:

@@ -1,0 +1,103 @@
+"""Sizes that are symbols on trial.
+
+A size is a number at first and becomes a symbol once it has changed. But each kind of call of a function, such as a
+prompt and then one word at a time, brings inputs that no other kind has, and would be compiled twice: for its first
+sizes, and for any. Once a function was called with different sizes, whatever inputs it has not had before have symbols
+for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
+inputs have: it has many callers, which pass this and that. In front of a layer that goes over sequences the first call
+has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program itself holds
+such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken
+for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.dims import Symbol, free_symbols
+from ..graph.op_info import op_info
+from .assumptions import Reconsider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from ..graph.dims import Dim
+    from ..graph.ir import Node
+    from ..graph.shape_env import ShapeEnv
+    from .source import Source
+
+ATTEMPTS = 4  # at one capture; what is left then is numbers
+
+
+class Tried:
+    """Of one function, for all its captures.
+
+    Attributes:
+        vary: whether a size of an input was another at a later capture.
+        numbers: (source, dimension) that were tried, and that the program holds to a number.
+        here: those that are tried in the present attempt.
+        new: inputs that no earlier capture had.
+        passed: whether inputs have numbers for sizes in this attempt, which would be tried if ``vary``.
+    """
+
+    def __init__(self) -> None:
+        self.vary, self.passed, self.attempts = False, False, 0
+        self.numbers: set[tuple[Source, int]] = set()
+        self.here: set[tuple[Source, int]] = set()
+        self.new: set[Source] = set()
+
+    def begin(self, again: bool) -> None:
+        """An attempt at a capture begins; ``again``: not the first one."""
+        self.attempts = self.attempts + 1 if again else 0
+        self.here, self.passed = set(), False
+        if not again:
+            self.new = set()
+
+    def sizes(self, source: Source, tensor: torch.Tensor) -> set[int]:
+        """The dims of an input to try."""
+        if source.watched or self.attempts >= ATTEMPTS:
+            return set()
+        wanted = {d for d, n in enumerate(tensor.shape) if n > 1 and (source, d) not in self.numbers}
+        if not self.vary:
+            self.passed |= bool(wanted)
+            return set()
+        self.here.update((source, d) for d in wanted)
+        return wanted
+
+    def changed(self) -> None:
+        """The size of an input has changed. Raises Reconsider if others came before it in this attempt."""
+        if not self.vary:
+            self.vary = True
+            if self.passed:
+                raise Reconsider("")
+
+    def refuse(self) -> bool:
+        """Whether there is anything to try without, where an attempt has failed; the next one does."""
+        self.attempts = ATTEMPTS
+        return bool(self.here)
+
+    def settle(self, nodes: Iterable[Node], env: ShapeEnv, stands_for: dict) -> None:
+        """Raises Reconsider where sizes that were tried turn out to be numbers, or some were not that should be.
+        ``stands_for``: symbol -> what it is."""
+        if not self.vary and any(n.op == "aten_call" and op_info(n.attrs["target"]).over_sequences for n in nodes):
+            self.changed()
+        held = set()
+        for guard in env.guards if self.here else ():
+            names = free_symbols(guard.expr)
+            if guard.kind != "==0" or not names:
+                continue
+            origins = [stands_for[name] for name in names]
+            places = {(origin[0], origin[2]) for origin in origins if len(origin) == 3 and origin[1] == "size"}
+            if len(places) == len(names) and places <= self.here and _is_number(guard.expr):
+                held |= places
+        if held:
+            self.numbers |= held
+            raise Reconsider("")
+
+
+def _is_number(expr: Dim) -> bool:
+    """Whether that this is 0 says what a size is, or what the product of several is."""
+    (mono,) = expr.terms if len(expr.terms) == 1 else ((),)
+    return bool(mono) and bool(expr.const) and all(type(atom) is Symbol for atom in mono)
