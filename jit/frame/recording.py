@@ -14,6 +14,7 @@ from ..graph.dims import Sym
 from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
 from ..runtime import facts
+from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_tensor
@@ -131,7 +132,8 @@ class Recording:
                 break
         if batched.active(self.s):
             return batched.call(self.s, fn, args, kwargs)
-        return self.record(fn, args, kwargs)
+        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_none
+                else self.record(fn, args, kwargs))
 
     def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:
         """``fn(tensor)``, of a tensor whose value is not known: ``bool``, ``int`` or ``float``."""
