@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 import types
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -39,9 +40,10 @@ class Source:
         guarded: guards can reach it.
         immediate: loading it is no work, so that it is loaded wherever it is used.
         owned: it is always the same object, which the entry keeps alive.
+        drawn: it is another random number at each call.
     """
 
-    fresh = slot = rereadable = immediate = owned = False
+    fresh = slot = rereadable = immediate = owned = drawn = False
     stays = loadable = guarded = True
 
     @property
@@ -268,6 +270,36 @@ class ArrayMemory(_Derived):
 
     def __str__(self) -> str:
         return f"torch.from_numpy({self.of})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws(_Derived):
+    """All random numbers that a capture draws from the generator ``of``, see ``values.drawn``."""
+
+    stays = guarded = False
+
+    def load(self, e: Emitter) -> None:
+        generator = e.session.heap.by_source[self.of]
+        e.call(generator.draws, lambda: e.load_source_or_const(generator), e.const(generator.program))
+
+    def __str__(self) -> str:
+        return f"what {self.of} draws"
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(_Derived):
+    """One of them."""
+
+    index: int
+
+    stays = guarded = False
+    drawn = True
+
+    def load(self, e: Emitter) -> None:
+        e.call(operator.getitem, lambda: e.load_source(self.of), e.const(self.index))
+
+    def __str__(self) -> str:
+        return f"{self.of}[{self.index}]"
 
 
 @dataclasses.dataclass(frozen=True)
