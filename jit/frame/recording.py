@@ -18,7 +18,7 @@ from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_tensor
-from .values import batched, read_numbers
+from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -137,6 +137,9 @@ class Recording:
 
     def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:
         """``fn(tensor)``, of a tensor whose value is not known: ``bool``, ``int`` or ``float``."""
+        found = None if self.s.lazy_reads else first_reads.read(self.s, tensor, f"__{fn.__name__}__")
+        if found is not None:
+            return found
         error = Unsupported(f"{fn.__name__}() of a tensor reads its value", kind="data-dependent-value", hint=hint)
         dtype = tensor.handle(self.s).dtype
         if fn is int and dtype.is_floating_point or fn is not bool and dtype.is_complex:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import operator
 import types
 from collections.abc import Iterator
@@ -300,6 +301,35 @@ class Drawn(_Derived):
 
     def __str__(self) -> str:
         return f"{self.of}[{self.index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed(_Derived):
+    """What ``maker(*arguments)``, a function of the object at ``of``, gives: numbers that are read before the graph
+    runs, see ``values.first_reads``."""
+
+    maker: Callable
+    arguments: tuple
+
+    stays = False
+    rereadable = True
+
+    def read(self) -> Callable:
+        return _computing(self.maker, self.arguments)
+
+    def step(self) -> tuple[str, Callable]:
+        return ("array_memory", self.read())
+
+    def load(self, e: Emitter) -> None:
+        e.call(self.read(), lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
+
+    def __str__(self) -> str:
+        return f"a number read off {self.of}"
+
+
+@functools.lru_cache(1024)
+def _computing(maker: Callable, arguments: tuple) -> Callable:
+    return maker(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -635,8 +665,12 @@ class FunctionField(_Derived):
 
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument,
-    an attribute, an item, or what a cell holds."""
-    return source is not None and all(step.rereadable for step in source.chain())
+    an attribute, an item, what a cell holds, or computed from what may be another
+    object."""
+    for step in source.chain() if source is not None else ():
+        if not step.rereadable or type(step) is Computed:
+            return step.rereadable
+    return source is not None
 
 
 def loadable(source: Source) -> bool:

@@ -12,10 +12,11 @@ import numpy as np
 
 from ...errors import Unsupported
 from ...runtime import facts
+from ...runtime.drawing import KINDS, Kind, copied
 from ..tables import on_call, on_descriptor, on_function, on_method, wrapper
 from ..values.base import Value
 from ..values.constant import Constant
-from ..values.drawn import KINDS, GeneratorObject, Kind, copied
+from ..values.drawn import GeneratorObject
 from ..values.objects import ObjectValue
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from ..assumptions import assume
 from ..tables import (
     add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter,
 )
+from ..values import first_reads
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
@@ -161,6 +162,8 @@ def plain_reader(name: str) -> Callable:
         found = tensor.known(s)
         if found is None or args or kwargs:
             number = item(s, tensor) if name in ("item", "__float__") else None
+            if not s.lazy_reads and not args and not kwargs:
+                number = number or first_reads.read(s, tensor, name)
             if number is not None:
                 return number
             # None: as a call of torch, which may be made later.

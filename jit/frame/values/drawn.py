@@ -9,17 +9,16 @@ generator itself. A drawn number is an input of the graph, and one that Python r
 
 from __future__ import annotations
 
-import copy
 import pickle
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...runtime.array_memory import memory_of
+from ...runtime.drawing import Kind, call_again, called, drawn_by, tensor_of
 from .. import source as src
-from . import arrays
+from . import arrays, first_reads
 from .arrays import ArrayValue
 from .base import Raised, Value
 from .deferred import defer
@@ -31,27 +30,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
 
-_LARGEST = 1 << 63
 _NOT_KNOWN = "a random number is needed while capturing"
-
-
-class Kind(NamedTuple):
-    """A class of generators.
-
-    Attributes:
-        cls: the class.
-        copied: a function that gives a copy of a generator.
-        draws: names of methods that draw numbers.
-        sets: names of methods that set the whole state, as ``seed``.
-    """
-
-    cls: type
-    copied: Callable
-    draws: frozenset
-    sets: frozenset
-
-
-KINDS: dict[type, Kind] = {}
 
 
 class GeneratorObject(ObjectValue):
@@ -148,8 +127,9 @@ class GeneratorObject(ObjectValue):
         s.heap.keep(handle)
         if isinstance(result, (np.ndarray, np.generic)):
             return _array(s, result, s.recording.tensor_of(s.tracer.fresh(s.tracer.builder.clone(handle.node))))
-        error = Unsupported(_NOT_KNOWN, kind="data-dependent-value")
-        return defer(s, torch.Tensor.tolist if type(result) is list else torch.Tensor.item, [tensor], {}, error)
+        reader = torch.Tensor.tolist if type(result) is list else torch.Tensor.item
+        found = None if s.lazy_reads else first_reads.read(s, tensor, reader.__name__)
+        return found or defer(s, reader, [tensor], {}, Unsupported(_NOT_KNOWN, kind="data-dependent-value"))
 
     def again(self, s: Session, name: str, args: tuple, kwargs: dict) -> None:
         """Behind the graph the generator itself is called."""
@@ -176,45 +156,3 @@ def _called(s: Session, generator: Any, name: str, args: tuple, kwargs: dict) ->
         return called(generator, name, args, kwargs)
     except Exception as error:  # the program's own, of constants
         raise Raised(s.exception(error)) from None
-
-
-def called(generator: Any, name: str, args: tuple, kwargs: dict) -> Any:
-    """What a method gives; of ``shuffle`` the list that it has put in order."""
-    if name != "shuffle":
-        return getattr(generator, name)(*args, **kwargs)
-    shuffled = list(*args, **kwargs)
-    generator.shuffle(shuffled)
-    return shuffled
-
-
-def call_again(generator: Any, name: str, args: tuple, kwargs: tuple) -> None:
-    """The effect of a call."""
-    called(generator, name, args, dict(kwargs))
-
-
-def tensor_of(result: Any) -> torch.Tensor:
-    """A result as a tensor on the CPU. Raises TypeError where there is none."""
-    if isinstance(result, (np.ndarray, np.generic)):
-        found = np.asarray(result)
-        if found.dtype not in arrays.DTYPES:
-            raise TypeError
-        return memory_of(found if found.flags.writeable else found.copy())
-    numbers = result if type(result) is list else [result]
-    kinds = set(map(type, numbers))
-    if kinds not in ({float}, {int}) or kinds == {int} and any(not -_LARGEST <= n < _LARGEST for n in numbers):
-        raise TypeError
-    return torch.tensor(result, dtype=torch.float64 if kinds == {float} else torch.int64, device="cpu")
-
-
-def drawn_by(generator: Any, program: tuple) -> tuple:
-    """What calls of a generator are going to give, as tensors."""
-    shadow, found = KINDS[type(generator)].copied(generator), []
-    for name, args, kwargs in program:
-        result = called(shadow, name, args, dict(kwargs))
-        found.append(None if result is None else tensor_of(result))
-    return tuple(found)
-
-
-def copied(generator: Any) -> Any:
-    """A copy of a generator of any class."""
-    return copy.deepcopy(generator)
