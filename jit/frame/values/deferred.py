@@ -47,7 +47,7 @@ _PYTHON[bool] = "item"
 _READERS = frozenset([torch.Tensor.item, torch.Tensor.tolist, int, bool])
 _NESTED = (ListValue, TupleValue, SliceValue)  # but no classes derived from them
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
-KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert,
+KEEPERS = frozenset([isinstance, type, len, id, print, setattr, list.append, list.insert,
                      list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
                      collections.deque.appendleft])
 
