@@ -22,6 +22,7 @@ from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
+from .values.new_parameters import refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -43,6 +44,7 @@ class Recording:
     Attributes:
         inputs: the graph inputs, in order.
         tensors: id of a handle -> its value.
+        leaves_used: how often a new leaf was an operand where gradients are recorded.
         region: the number of the checkpointed call that is being executed, 0 for none.
     """
 
@@ -50,7 +52,7 @@ class Recording:
         self.s = s
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
-        self.region = self._regions = 0
+        self.region = self._regions = self.leaves_used = 0
         s.journal.grows(self.inputs)
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Recording:
             return made.call_method(self.s, "requires_grad_")
         if any(v.is_read for v in args):
             args = read_numbers.operands(self.s, fn, args)
-        takes = self.s.tracer.takes_sym_floats(fn)
+        takes, leaves = self.s.tracer.takes_sym_floats(fn), self.leaves_used
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
         if isinstance(low_kw.get("dtype"), type):
@@ -185,6 +187,8 @@ class Recording:
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None
             raise
+        if self.leaves_used != leaves:
+            refuse_tracked(fn, value)
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         for a, version in elsewhere:

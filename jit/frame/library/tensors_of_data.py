@@ -41,8 +41,9 @@ def _is_scalar(v: Value) -> bool:
     return v.is_leaf and isinstance(v.value, np.generic)
 
 
-def make(s: Session, data: Value, kwargs: dict[str, Value]) -> Value:
-    """The tensor. Raises Unsupported for what PyTorch refuses, or gives with a warning."""
+def make(s: Session, data: Value, kwargs: dict[str, Value], floats: bool = True) -> Value:
+    """The tensor. Raises Unsupported for what PyTorch refuses, or gives with a warning; without ``floats`` also for
+    parts that are no integers."""
     sizes = _sizes(s, data)
     options = {k: v.const(s) for k, v in kwargs.items()}
     dtype = options.pop("dtype", None)
@@ -52,6 +53,8 @@ def make(s: Session, data: Value, kwargs: dict[str, Value]) -> Value:
     parts: list = []
     _collect(s, data, sizes, parts)
     if not parts or len(parts) > _MOST:
+        raise _refused()
+    if not floats and any(kind.is_floating_point or kind.is_complex for _, kind in parts):
         raise _refused()
     dtype = dtype or functools.reduce(torch.promote_types, [kind for _, kind in parts])
     flat = [s.torch_call(torch.Tensor.reshape, [_cast(s, p, dtype, device), Constant(-1)], {}) for p, _ in parts]
@@ -89,7 +92,8 @@ def _collect(s: Session, v: Value, sizes: tuple, parts: list) -> None:
         for e in elements:
             _collect(s, e, sizes[1:], parts)
     elif _is_scalar(v) and not sizes and np.dtype(v.value) in DTYPES:
-        parts.append((Constant(v.value.item()), torch.from_numpy(np.asarray(v.value)).dtype))
+        number = v.const(s)
+        parts.append((Constant(number.item()), torch.from_numpy(np.asarray(number)).dtype))
     elif sizes or not (v.is_read or v.symbolic in (int, float) or v.is_leaf and type(v.value) in _NUMBERS):
         raise _refused()
     else:

@@ -24,6 +24,7 @@ from ..values.containers import TupleValue
 from ..values.items import item
 from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
+from . import tensors_of_data
 from .builtin_functions import IdentityNumber
 
 if TYPE_CHECKING:
@@ -305,10 +306,16 @@ def _legacy(cls, dtype: torch.dtype, kinds: tuple[type, ...]) -> None:
 
     @on_call(cls)
     def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if (len(args) == 1 and not kwargs and args[0].is_sequence
-            and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s))):
-            return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype),
-                                                           "device": Constant(torch.device("cpu"))})
+        options = {"dtype": Constant(dtype), "device": Constant(torch.device("cpu"))}
+        if not kwargs and all(v.pytype(s) is int for v in args):  # sizes
+            return s.torch_call(torch.empty, list(args) or [Constant(0)], options)
+        if len(args) == 1 and not kwargs and args[0].builtin in (list, tuple):
+            if args[0].cls is torch.Size:
+                return s.torch_call(torch.empty, list(args), options)
+            if args[0].cls in (list, tuple) and tensors_of_data.holds_late(args[0]):
+                return tensors_of_data.make(s, args[0], options, dtype.is_floating_point)
+            if args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s)):
+                return s.torch_call(torch.tensor, list(args), options)
         raise Unsupported(f"a new torch.{cls.__name__}", "use torch.tensor or torch.empty", kind="instantiate")
 
 
