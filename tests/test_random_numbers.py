@@ -2,6 +2,7 @@
 afterwards the generators are as eager leaves them."""
 
 import random
+from random import randint as roll, random as draw, uniform as draw_between
 
 import numpy as np
 import pytest
@@ -56,6 +57,7 @@ METHODS = {
     "choices": lambda x: (x, random.choices([1, 2, 3], k=4), random.sample(range(10), 3)),
     "compared": lambda x: torch.where(torch.tensor(random.random() < 0.5), x, -x),
     "float math": lambda x: x * (2 * random.random() - 1) / 3,
+    "by another name": lambda x: x * draw() + draw_between(1, 2) + roll(1, 6),
     "numpy scalar": lambda x: x * np.random.uniform(1, 2) + np.random.randint(3),
     "numpy rand": lambda x: x + torch.from_numpy(np.random.rand(2, 3)),
     "numpy randn": lambda x: (np.random.randn(3, 2), np.random.normal(size=(2,)).astype(np.float32), x),
@@ -108,7 +110,7 @@ def test_seeded_inside():
 
 def test_generators_from_outside():
     def fn(x, a, b, c):
-        return x + a.random() + b.normal() + c.randn(3), a.randint(1, 9), b.integers(5), a
+        return x + a.random() + b.normal() + torch.from_numpy(c.randn(3)), a.randint(1, 9), b.integers(5), a
 
     check(fn, lambda: (random.Random(3), np.random.default_rng(4), np.random.RandomState(5)))
 

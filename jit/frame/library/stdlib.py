@@ -12,7 +12,6 @@ import math
 import operator
 import os
 import posixpath
-import random
 import sys
 import time
 import types
@@ -552,6 +551,3 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
 add_forbidden("the clock is read", "measure time outside the compiled function",
               time.time, time.perf_counter, time.monotonic, time.sleep,
               time.perf_counter_ns, time.time_ns)
-add_forbidden("random numbers of Python are drawn", "draw them outside the compiled function, or use torch's",
-              random.random, random.randint,
-              random.uniform, random.choice, random.shuffle, random.gauss, random.sample, random.seed)
