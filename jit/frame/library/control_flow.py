@@ -152,6 +152,12 @@ def cond_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict
     return cond(s, args[1:], kwargs)
 
 
+@on_name((torch_private.LOOPS + "wrap", "Wrap.__call__"))
+def wrapped(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An operator that calls a function, which PyTorch's compiler makes a graph of its own."""
+    return args[1].call(s, list(args[2:]), kwargs)
+
+
 @on_name((torch_private.LOOPS + "map", "MapImpl.__call__"))
 def map_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 4 or kwargs:

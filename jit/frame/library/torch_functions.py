@@ -57,6 +57,19 @@ def is_current_stream_capturing(s: Session, args: list[Value], kwargs: dict[str,
     return s.wrap(now, src.Returned(src.Const(fn)))
 
 
+def _answered(fn: Callable) -> None:
+    @on_call(fn)
+    def ask(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A question about the state of the process: its answer is guarded."""
+        if args or kwargs:
+            raise Unsupported(f"{fn.__name__}() with arguments", kind="argument-error")
+        return s.wrap(fn(), src.Returned(src.Const(fn)))
+
+
+for _fn in torch_private.QUESTIONS:
+    _answered(_fn)
+
+
 @on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def is_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Yes: libraries ask in order to leave out what a capture cannot follow, such as branches on a mask's values,
