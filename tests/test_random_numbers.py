@@ -131,6 +131,20 @@ def test_states_are_set():
     check(fn, lambda: (random.Random(1), random.Random(2)))
 
 
+def test_states_are_put_back():
+    def fn(x, a):
+        state, other = random.getstate(), np.random.get_state()
+        y = x * random.random() + np.random.rand()
+        random.seed(3)
+        y = y + random.random()
+        random.setstate(state), np.random.set_state(other)
+        kept = a.getstate()
+        first = a.random()
+        a.setstate(kept)
+        return y + random.random() + np.random.rand(), first, a.random(), random.uniform(0, 1), kept
+    check(fn, lambda: (random.Random(4),))
+
+
 def test_the_same_generator_twice_is_not_two():
     def fn(x, a, b):
         return x + a.random() * 2 + b.random()

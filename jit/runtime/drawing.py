@@ -13,6 +13,7 @@ import torch
 from .array_memory import memory_of
 
 _LARGEST = 1 << 63
+_STATES = frozenset(["getstate", "get_state"])  # methods that give a state, which is kept as it is
 
 
 class Kind(NamedTuple):
@@ -38,7 +39,7 @@ def called(generator: Any, name: str, args: tuple, kwargs: dict) -> Any:
     """What a method gives; of ``shuffle`` the list that it has put in order."""
     if name != "shuffle":
         return getattr(generator, name)(*args, **kwargs)
-    shuffled = list(*args, **kwargs)
+    shuffled: list = list(*args, **kwargs)
     generator.shuffle(shuffled)
     return shuffled
 
@@ -46,6 +47,11 @@ def called(generator: Any, name: str, args: tuple, kwargs: dict) -> Any:
 def call_again(generator: Any, name: str, args: tuple, kwargs: tuple) -> None:
     """The effect of a call."""
     called(generator, name, args, dict(kwargs))
+
+
+def put_back(generator: Any, name: str, state: Any) -> None:
+    """The effect of setting a state that was read before."""
+    getattr(generator, name)(state)
 
 
 def tensor_of(result: Any) -> torch.Tensor:
@@ -64,8 +70,12 @@ def drawn_by(generator: Any, program: tuple) -> tuple:
     """What calls of a generator are going to give, as tensors."""
     shadow, found = KINDS[type(generator)].copied(generator), []
     for name, args, kwargs in program:
+        if type(args) is int:  # a state from before is set
+            getattr(shadow, name)(found[args])
+            found.append(None)
+            continue
         result = called(shadow, name, args, dict(kwargs))
-        found.append(None if result is None else tensor_of(result))
+        found.append(result if result is None or name in _STATES else tensor_of(result))
     return tuple(found)
 
 

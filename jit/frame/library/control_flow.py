@@ -112,7 +112,7 @@ def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
         raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
-    with s.speculate(kinds=("data-dependent-branch",)) as attempt:
+    with s.speculate(kinds=("data-dependent-branch",)):
         return s.inline(s.wrap_raw(_cond), args, kwargs, direct)
     return _both(s, given) or s.inline(s.wrap_raw(_cond), args, kwargs, direct)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pickle
 import random
 import threading
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -114,6 +114,8 @@ def getstate(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     generator = args[0]
     if _is_plain(s, generator, "getstate") and generator.known is not None:
         return s.from_python(pickle.loads(generator.known).getstate())
+    if _is_plain(s, generator, "getstate") and generator.source is not None:
+        return generator.state(s, "getstate")
     return s.inline(s.wrap_raw(random.Random.getstate), args, kwargs)
 
 
@@ -142,9 +144,11 @@ class CythonFunction(ObjectValue):
         if fn is np.random.seed:
             return s.wrap_raw(np.random.mtrand._rand).do(s, "seed", args, kwargs)
         generator, name = args[0] if args else None, fn.__name__
-        if isinstance(generator, GeneratorObject) and getattr(generator.cls, name, None) is fn and (
-                name in generator.kind.draws or name in generator.kind.sets):
-            return _do(s, generator, name, args[1:], kwargs)
+        if isinstance(generator, GeneratorObject) and getattr(generator.cls, name, None) is fn:
+            if name in generator.kind.draws or name in generator.kind.sets:
+                return _do(s, generator, name, args[1:], kwargs)
+            if name == "get_state" and not args[1:] and not kwargs and generator.known is None and generator.source:
+                return generator.state(s, name)
         return super().call(s, args, kwargs)
 
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...runtime.drawing import Kind, call_again, called, drawn_by, tensor_of
+from ...runtime.drawing import Kind, call_again, called, drawn_by, put_back, tensor_of
 from .. import source as src
 from . import arrays, first_reads
 from .arrays import ArrayValue
 from .base import Raised, Value
+from .constant import Constant
 from .deferred import defer
 from .objects import ObjectValue
 from .tensor import TensorValue
@@ -69,6 +70,10 @@ class GeneratorObject(ObjectValue):
 
     def do(self, s: Session, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a method that draws, or that sets the state."""
+        if len(args) == 1 and not kwargs and name in self.kind.sets and type(args[0]) is StateValue:
+            if args[0].generator is not self:
+                raise Unsupported("the state of another generator is set", kind="data-dependent-value")
+            return self.put_back(s, name, args[0])
         low = tuple(_plain(s, a) for a in args)
         named = {k: _plain(s, v) for k, v in kwargs.items()}
         if name in self.kind.sets:
@@ -82,6 +87,20 @@ class GeneratorObject(ObjectValue):
         if self.source is None:
             raise Unsupported(_NOT_KNOWN, kind="data-dependent-value")
         return self.draw(s, name, low, named)
+
+    def state(self, s: Session, name: str) -> Value:
+        """The state of a generator of which nothing is known: good for being set again, and for being returned."""
+        s.heap.touch(self)
+        s.set_field(self, "program", (*self.program, (name, (), ())))
+        return StateValue(self, len(self.program) - 1)
+
+    def put_back(self, s: Session, name: str, state: StateValue) -> Value:
+        """The state is what it was before."""
+        s.heap.touch(self)
+        s.set_field(self, "known", None)
+        s.set_field(self, "program", (*self.program, (name, state.position, ())))
+        s.effect(put_back, [self, Constant(name), state])
+        return Constant(None)
 
     def set(self, s: Session, name: str, args: tuple, kwargs: dict) -> Value:
         if not args and not kwargs or args and args[0] is None:
@@ -107,8 +126,12 @@ class GeneratorObject(ObjectValue):
 
     def draw(self, s: Session, name: str, args: tuple, kwargs: dict) -> Value:
         program = (*self.program, (name, args, tuple(kwargs.items())))
-        generator = self.kind.copied(self.obj)
+        generator, states = self.kind.copied(self.obj), []
         for earlier, positional, given in program[:-1]:
+            states.append(pickle.dumps(generator))
+            if type(positional) is int:
+                generator = pickle.loads(states[positional])
+                continue
             called(generator, earlier, positional, dict(given))
         result = _called(s, generator, name, args, kwargs)
         s.set_field(self, "program", program)
@@ -135,6 +158,24 @@ class GeneratorObject(ObjectValue):
         """Behind the graph the generator itself is called."""
         if self.obj is not None:
             s.effect(call_again, [self, *(s.from_python(v) for v in (name, args, tuple(kwargs.items())))])
+
+
+class StateValue(Value):
+    """What ``getstate()`` of a generator has given: number ``position`` of what its calls give."""
+
+    can_wait = True
+
+    def __init__(self, generator: GeneratorObject, position: int) -> None:
+        self.generator, self.position = generator, position
+
+    def pytype(self, s: Session) -> type:
+        raise Unsupported("the state of a generator of random numbers is looked at", kind="data-dependent-value")
+
+    def identity(self) -> tuple[str, int]:
+        return ("value", id(self))
+
+    def emit(self, e: Emitter) -> None:
+        e.load_source(src.Drawn(src.Draws(self.generator.source), self.position))
 
 
 def _array(s: Session, result: Any, tensor: TensorValue) -> Value:
