@@ -1,7 +1,7 @@
 """What the compiler knows of Python's own library, by table: builtins, container methods, the standard library,
 torch."""
 
-from ..values import byte_arrays  # noqa: F401  (as these, for its rules)
+from ..values import byte_arrays, thread_locals  # noqa: F401  (as these, for their rules)
 from . import (  # noqa: F401
     autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks, class_statements,
     classes, compiler_control, container_methods, control_flow, distributed, dtensors, flex_attention,
