@@ -77,6 +77,42 @@ def test_new_parameters(fn):
             torch.testing.assert_close(want[0].grad, got[0].grad)
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+USES = [lambda p, x: Scaled.apply(p), lambda p, x: torch.func.grad(lambda t: (t * t).sum())(p),
+        lambda p, x: torch.func.grad(lambda t: (t * p).sum())(x), lambda p, x: torch.vmap(lambda t: t * 2)(p),
+        lambda p, x: torch.utils.checkpoint.checkpoint(lambda t: t * 2, p, use_reentrant=False),
+        lambda p, x: torch.func.functional_call(torch.nn.Linear(3, 1), {"weight": p[None], "bias": p[:1]}, x),
+        lambda p, x: torch.stack([p, x]), lambda p, x: x.clone().copy_(p), lambda p, x: torch.where(x > 0, p, x)]
+
+
+@pytest.mark.parametrize("case", range(len(USES)))
+def test_no_use_loses_the_gradient(case):
+    def fn(x):
+        p = torch.nn.Parameter(torch.ones(3))
+        return p, USES[case](p, x)
+
+    compiled = jit.compile(fn)
+    for _ in range(2):
+        x = torch.ones(3)
+        torch.manual_seed(0)
+        want = fn(x)
+        torch.manual_seed(0)
+        got = compiled(x)
+        assert want[1].requires_grad == got[1].requires_grad
+        if want[1].requires_grad:
+            want[1].sum().backward(), got[1].sum().backward()
+            torch.testing.assert_close(want[0].grad, got[0].grad)
+
+
 def test_memory_is_shared():
     def fn(x):
         return torch.nn.Parameter(x)

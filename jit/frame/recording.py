@@ -22,7 +22,7 @@ from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
-from .values.new_parameters import refuse_tracked
+from .values.new_parameters import refuse_leaves, refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -44,7 +44,8 @@ class Recording:
     Attributes:
         inputs: the graph inputs, in order.
         tensors: id of a handle -> its value.
-        leaves_used: how often a new leaf was an operand where gradients are recorded.
+        new_leaves, leaves_used: how many parameters were made, and how often one was an operand where gradients are
+            recorded; see ``values.new_parameters``.
         region: the number of the checkpointed call that is being executed, 0 for none.
     """
 
@@ -52,7 +53,7 @@ class Recording:
         self.s = s
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
-        self.region = self._regions = self.leaves_used = 0
+        self.region = self._regions = self.leaves_used = self.new_leaves = 0
         s.journal.grows(self.inputs)
 
     def close(self) -> None:
@@ -127,6 +128,7 @@ class Recording:
         if tables.spread_call is not None and holds_spread(self.s, (*args, *kwargs.values())):
             return tables.spread_call(self.s, fn, args, kwargs)
         if self.s.asker.concerns(args, kwargs):
+            refuse_leaves(self.s, (*args, *kwargs.values()))
             return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
             if value.is_tensor and name is not None:

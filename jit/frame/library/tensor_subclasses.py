@@ -71,6 +71,7 @@ def make_subclass(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
     wanted = args[2] if len(args) > 2 else kwargs.get("require_grad", Constant(False))
     if len(args) in (2, 3) and _class_of(s, args[0]) is torch.nn.Parameter and not s.in_a_map and not s.levels:
         made = NewParameter(s.record(torch.Tensor.detach, [args[1]], {}).handle(s), wanted.truth(s))
+        s.set_field(s.recording, "new_leaves", s.recording.new_leaves + 1)
         s.set_entry(s.recording.tensors, id(made.handle(s)), made)
         s.heap.keep(made)
         return made

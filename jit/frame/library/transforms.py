@@ -28,6 +28,7 @@ from ..values import batched
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.lifting import lift
+from ..values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -89,6 +90,7 @@ def _whole() -> Iterator[None]:
 def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inner_gradients:
         raise _refuse("a transform of torch.func with an operation that is left to eager")
+    refuse_leaves(s, (*args, *kwargs.values()))
     before = s.levels
     with _whole():
         result = s.inline(fn, args, kwargs)

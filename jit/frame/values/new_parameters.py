@@ -4,6 +4,8 @@ which it is a real one."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,8 +51,25 @@ class NewParameter(TensorValue):
 def refuse_tracked(fn: object, result: Value) -> None:
     """Raises Unsupported for a call with such a parameter, where gradients are recorded, that gives a tensor."""
     if fn not in _WITHOUT_HISTORY and _holds_tensor(result):
-        raise Unsupported("a parameter that is made here is used where gradients are recorded",
-                          "make it outside the compiled function", kind="autograd")
+        raise _refusal()
+
+
+def refuse_leaves(s: Session, values: Iterable[Value]) -> None:
+    """Raises Unsupported where such parameters are given to what looks at gradients in a way of its own."""
+    if s.recording.new_leaves and grad_mode.is_on(s) and any(map(functools.partial(_holds_leaf, s), values)):
+        raise _refusal()
+
+
+def _holds_leaf(s: Session, v: Value) -> bool:
+    if type(v) is NewParameter:
+        return v.tracked
+    parts = v.load(s).values() if v.is_mapping else v.nested(s) or ()
+    return any(_holds_leaf(s, e[1] if v.is_mapping else e) for e in parts)
+
+
+def _refusal() -> Unsupported:
+    return Unsupported("a parameter that is made here is used where gradients are recorded",
+                       "make it outside the compiled function", kind="autograd")
 
 
 def _holds_tensor(v: Value) -> bool:
