@@ -124,7 +124,8 @@ def test_memory_is_shared():
 
 
 OLD = [lambda x: torch.LongTensor(3).shape, lambda x: torch.FloatTensor(2, 3).dtype, lambda x: torch.LongTensor([1, 2]),
-       lambda x: torch.LongTensor(x.shape).shape, lambda x: torch.FloatTensor(), lambda x: torch.IntTensor((1, 2)) + x.int(),
+       lambda x: torch.LongTensor(x.shape).shape, lambda x: torch.FloatTensor(),
+       lambda x: torch.IntTensor((1, 2)) + x.int(),
        lambda x: torch.LongTensor([x.long().sum(), x.long().max()]),
        lambda x: torch.LongTensor([np.int64(3), 4]), lambda x: torch.DoubleTensor([x.sum().item(), 1])]
 

@@ -16,7 +16,8 @@ PROGRAMS = [
     lambda x, n: torch.tensor([[x.sum(), 1], [2, x.mean()]]), lambda x, n: torch.tensor((x.max(),)),
     lambda x, n: torch.tensor([np.ones(2), np.zeros(2)]), lambda x, n: torch.tensor([x.numpy(), x.numpy() * 2]),
     lambda x, n: torch.tensor([np.float64(3), 1.5]), lambda x, n: torch.asarray([x.sum().item(), float(n)]),
-    lambda x, n: torch.tensor([[n.item(), x.shape[0]], [0, 1]]), lambda x, n: x + torch.tensor([v * 2 for v in x.tolist()]),
+    lambda x, n: torch.tensor([[n.item(), x.shape[0]], [0, 1]]),
+    lambda x, n: x + torch.tensor([v * 2 for v in x.tolist()]),
 ]
 
 

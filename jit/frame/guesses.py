@@ -46,8 +46,8 @@ def guess(s: Session, node: Node) -> None:
         return None
     inputs = [n for n in cone if n.op == "input"]
     tensors = [s.recording.inputs[n.attrs["index"]] for n in inputs]
-    if any(t.obj is None or t.source is None or t.source.drawn or t.obj.is_meta or t.obj.dtype.is_floating_point or t.obj.dtype.is_complex
-           for t in tensors):
+    if any(t.obj is None or t.source is None or t.source.drawn or t.obj.is_meta or t.obj.dtype.is_floating_point
+           or t.obj.dtype.is_complex for t in tensors):
         return None
     compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
     try:

@@ -1,6 +1,6 @@
-"""``out=`` tensors of another shape than the result. PyTorch resizes such a tensor and then writes it, and so do we: the
-tensor gets memory of the result's shape first, and the call is recorded once more. What layout it gets PyTorch says, by
-the call on stand-ins.
+"""``out=`` tensors of another shape than the result. PyTorch resizes such a tensor and then writes it, and so do we:
+the tensor gets memory of the result's shape first, and the call is recorded once more. What layout it gets PyTorch
+says, by the call on stand-ins.
 
 One that the program has made gets other memory at once. One from outside, without memory of its own so far, as
 ``torch.empty(0)``, is resized and written behind the graph, among the effects; until then its value stands for a result

@@ -1,5 +1,5 @@
-"""Generators of random numbers of Python and NumPy: a record for each class, what calls of one are going to give, and the
-calls themselves, which rewritten functions make behind the graph."""
+"""Generators of random numbers of Python and NumPy: a record for each class, what calls of one are going to give, and
+the calls themselves, which rewritten functions make behind the graph."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def tensor_of(result: Any) -> torch.Tensor:
 
 def drawn_by(generator: Any, program: tuple) -> tuple:
     """What calls of a generator are going to give, as tensors."""
-    shadow, found = KINDS[type(generator)].copied(generator), []
+    shadow = KINDS[type(generator)].copied(generator)
+    found: list = []
     for name, args, kwargs in program:
         if type(args) is int:  # a state from before is set
             getattr(shadow, name)(found[args])

@@ -32,7 +32,8 @@ _NUMPY = frozenset("""
     beta binomial chisquare choice dirichlet exponential f gamma geometric gumbel hypergeometric integers laplace
     logistic lognormal logseries multinomial multivariate_normal negative_binomial noncentral_chisquare noncentral_f
     normal pareto permutation poisson power rand randint randn random random_sample rayleigh standard_cauchy
-    standard_exponential standard_gamma standard_normal standard_t tomaxint triangular uniform vonmises wald weibull zipf
+    standard_exponential standard_gamma standard_normal standard_t tomaxint triangular uniform vonmises wald weibull
+    zipf
 """.split())
 _local = threading.local()
 

@@ -78,7 +78,8 @@ def read(s: Session, tensor: TensorValue, method: str) -> Value | None:
 
 
 def needed(s: Session, tensor: TensorValue, method: str) -> Value | None:
-    """``read`` of a number that is needed now. Raises Reconsider where such numbers are read behind the graph so far."""
+    """``read`` of a number that is needed now. Raises Reconsider where such numbers are read behind the graph so
+    far."""
     if not s.lazy_reads:
         return read(s, tensor, method)
     if possible(s, tensor.handle(s)):

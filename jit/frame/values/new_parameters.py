@@ -1,6 +1,6 @@
-"""``torch.nn.Parameter(...)`` made while capturing: a leaf, which gets its own gradient. It may be initialised, registered,
-stored and returned; the graph has no leaves of its own, so that its use where gradients are recorded is a break, behind
-which it is a real one."""
+"""``torch.nn.Parameter(...)`` made while capturing: a leaf, which gets its own gradient. It may be initialised,
+registered, stored and returned; the graph has no leaves of its own, so that its use where gradients are recorded is a
+break, behind which it is a real one."""
 
 from __future__ import annotations
 
