@@ -390,6 +390,12 @@ ANSWERS = {
         "_is_tracing", "_are_functorch_transforms_active")),
 }
 
+# What else is asked of the state of the process, by functions that change nothing and take nothing. Switches that
+# programs set in compiled functions are tracked states, and none of these.
+QUESTIONS = tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
+    "_autograd._profiler_enabled", "_get_cublas_allow_tf32", "_len_torch_dispatch_stack",
+    "_autograd._saved_tensors_hooks_get_disabled_error_message"))
+
 # -- gradients ----------------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ def test_cond_takes_the_side_that_the_data_say():
     for x in (X, -X, X * 2, X.abs(), -X.abs()):
         torch.testing.assert_close(compiled(x), x.sin() + V if x.sum() > 0 else (x * 2).cos())
     found = jit.explain(outer)(X)
-    assert found.graph_count == 2 and found.graph_break_count == 1
+    assert found.graph_count == 1 and found.graph_break_count == 0
 
 
 def test_cond_on_what_is_known():
@@ -147,3 +147,52 @@ def test_cond_in_callees_and_lists():
     compiled = jit.compile(fn)
     for x in (X, -X, X * 3):
         torch.testing.assert_close(compiled(x), expected(x))
+
+
+def _taken(pred, true_fn, false_fn, operands=()):
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+BRANCHES = {
+    "of data": lambda cond, x, y: cond(x.sum() > 0, lambda a: a.sin() + V, lambda a: (a * 2).cos(), (x,)),
+    "nested": lambda cond, x, y: cond(x.sum() > 0, lambda a, b: a + b, lambda a, b: cond(
+        b.sum() > 0, lambda a, b: a - b, lambda a, b: a * b, (a, b)), (x, y)),
+    "no operands": lambda cond, x, y: cond(x.mean(), lambda: y + 2, lambda: y * x) + 1,
+    "trees": lambda cond, x, y: cond((x > 0).any(), lambda a: {"a": [a + 1, a.sum()], "b": a},
+                                     lambda a: {"a": [a - 1, a.max()], "b": a * 2}, [x]),
+    "products": lambda cond, x, y: cond(x.sum() > y.sum(), lambda a: a @ a.t(), lambda a: (a @ a.t()).relu(), (x,)),
+    "a number that fits neither": lambda cond, x, y: cond(x.sum() > 0, lambda a: a.log(), lambda a: (-a).log(), (x,)),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_both_branches_are_in_the_graph(name):
+    fn = BRANCHES[name]
+    compiled = jit.compile(lambda x, y: fn(torch.cond, x, y), fullgraph=True)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        torch.testing.assert_close(compiled(x, y), fn(_taken, x, y), equal_nan=True)
+    assert len(compiled.entries) == 1
+
+
+def test_gradients_come_from_one_branch_alone():
+    def fn(cond, x):
+        return cond(x.detach().sum() > 0, lambda a: a.sqrt(), lambda a: a * 2, (x,)).sum()
+
+    compiled = jit.compile(lambda x: fn(torch.cond, x))
+    for value in (0.0, 4.0, 0.0):
+        grads = []
+        for f in (lambda x: fn(_taken, x), compiled):
+            x = torch.full((3,), value, requires_grad=True)
+            f(x).backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+
+
+def test_a_predicate_that_is_an_argument_is_read_first():
+    compiled = jit.compile(lambda p, x: torch.cond(p, lambda a: a.sin(), lambda a: a.cos(), (x,)), fullgraph=True)
+    for p in (True, False, True):
+        x = torch.randn(3, requires_grad=True)
+        torch.testing.assert_close(compiled(torch.tensor(p), x), x.sin() if p else x.cos())
+    assert len(compiled.entries) == 2

@@ -9,6 +9,7 @@ from frame_harness import Cases, compiled
 
 import jit
 from jit.frame import executor
+from breaking import print  # noqa: A004
 
 ONES = torch.ones(3)
 cases = Cases()

@@ -16,6 +16,7 @@ from frame_harness import Cases, Noisy, observe, same, sequence
 
 import jit
 from jit.runtime import native
+from breaking import print  # noqa: A004
 
 cases = Cases()
 broken = {"fullgraph": False}

@@ -107,17 +107,17 @@ def test_what_depends_on_floats_or_is_long_is_not_guessed(read):
 
 def test_fullgraph_guesses_nothing():
     with pytest.raises(jit.errors.Unsupported):
-        jit.compile(lambda x, n: x * 2 if n.item() else x, backend="eager",
+        jit.compile(lambda x, n: x * 2 if (n + x.long()[0]).item() else x, backend="eager",
                     fullgraph=True)(torch.ones(2), torch.tensor(3))
 
 
 def test_reset_forgets_what_has_changed():
-    compiled, captured = captures_of(lambda x, n: x if n.item() == 2 else x * 3)
+    compiled, captured = captures_of(lambda x, n, m: x if (n + m).item() == 2 else x * 3)
     for n in (1, 2, 2):
-        compiled(torch.ones(2), torch.tensor(n))
+        compiled(torch.ones(2), torch.tensor(n), torch.tensor(0))
     assert any(c.breaks for c in captured)
     jit.reset()
-    compiled(torch.ones(2), torch.tensor(2))
+    compiled(torch.ones(2), torch.tensor(2), torch.tensor(0))
     assert not captured[-1].breaks
 
 

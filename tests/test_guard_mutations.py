@@ -97,6 +97,8 @@ PROGRAMS = {
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[:3],)",
                                 "X = torch.ones(3); f.__defaults__ = (torch.ones(3),)",
                                 "B = torch.arange(9.0); X = B[:3]; f.__defaults__ = (B[2:5],)"),
+    "tensor without memory": Mutation("no_memory", "def f(x):\n  y = torch.ones(3)\n  return torch.exp(y, out=x)",
+                          "X = torch.ones(3)[:0]", "X = torch.empty(0)", argument=lambda: torch.empty(0)),
     "writable": Mutation("writable", "def f(x, y=None):\n  with torch.no_grad(): y.add_(1)\n"
                                      "  y.mul_(x)\n  return y * 2\n"
                                      "l = torch.ones(3, requires_grad=True); f.__defaults__ = (l * 1,)",

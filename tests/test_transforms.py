@@ -407,3 +407,21 @@ def test_a_negative_row_of_a_map_is_out_of_range():
     same(vmap(lambda r, k: r.index_select(0, k))(tables, places.abs()), compiled(tables, places.abs()))
     with pytest.raises((IndexError, RuntimeError)):
         compiled(tables, places)
+
+
+@pytest.mark.parametrize("into, out", [(0, 0), (0, 1), (1, 0), (1, 1), (1, -1)])
+@pytest.mark.parametrize("inner", [lambda t: t, lambda t: t.acos_(), lambda t: t.mul_(2).add_(1), lambda t: t[:],
+                                   lambda t: t.contiguous()])
+def test_what_a_map_gives_back_as_it_was_given_is_the_tensor_itself(inner, into, out):
+    def fn(x):
+        y = vmap(inner, into, out)(x)
+        return y is x, y * 1, y.stride()
+
+    compiled = jit.compile(fn, fullgraph=True)
+    for shape in ((4, 3), (4, 3), (2, 5)):
+        a = torch.rand(shape)
+        b = a.clone()
+        want, got = fn(a), compiled(b)
+        assert want[0] == got[0] and want[2] == got[2]
+        torch.testing.assert_close(got[1], want[1])
+        torch.testing.assert_close(b, a)

@@ -300,6 +300,8 @@ class Calls:
             return DequeValue([], cls)
         if issubclass(cls, torch.nn.Module):
             return ModuleObject(cls)
+        if issubclass(cls, torch.autograd.Function):  # older programs make one to call its ``apply``
+            return ObjectValue(cls)
         self.s.asker.meets(cls)
         if has_plain_layout(cls) or issubclass(cls, types.SimpleNamespace):
             return ObjectValue(cls)

@@ -68,7 +68,7 @@ class CyclicValue(Unsupported):
 
     def __init__(self, value: Value, key: tuple[str, int]) -> None:
         super().__init__(f"{value.describe()} that contains itself leaves the captured region", kind="rebuild")
-        self.key = key
+        self.value, self.key = value, key
 
 
 class Emitter:
@@ -170,9 +170,7 @@ class Emitter:
             steps = value.steps() if cycle.key == key else None
             if steps is None:
                 raise
-            del self.commands[start:]
-            for name in list(self.memo)[known:]:
-                del self.memo[name]
+            self.drop(start, known)
             self.build_in_steps(value, *steps)
             return
         self.building.discard(key)
@@ -180,6 +178,12 @@ class Emitter:
         if key not in self.memo and made not in (["load_fast"], ["load_const"]) and not value.is_const():
             self.remember(value)
             self.keep_alive(value)
+
+    def drop(self, start: int, known: int) -> None:
+        """Take back what was emitted since there were so many commands and objects in temporaries."""
+        del self.commands[start:]
+        for name in list(self.memo)[known:]:
+            del self.memo[name]
 
     def build_in_steps(self, value: Value, empty: str, rows: list[tuple]) -> None:
         """A new list or dict that contains itself: made empty, then filled."""
@@ -411,15 +415,20 @@ class Emitter:
         if contents is CellValue.UNSET:
             return
         self.remember(value)
-        if contents.as_class is not None and contents.memo_key() in self.building:
-            self.unfilled.setdefault(contents.memo_key(), []).append(value)
-            return
-        self.attribute_of_top("cell_contents", contents)
+        start, known = len(self.commands), len(self.memo)
+        try:
+            self.attribute_of_top("cell_contents", contents)
+        except CyclicValue as cycle:
+            if not cycle.value.fills_cells:
+                raise
+            self.drop(start, known)
+            self.unfilled.setdefault(cycle.key, []).append(value)
 
     def fill_cells(self, value: Value) -> None:
-        """The class on top of the stack goes into the cells that were made before it was."""
+        """What lies in cells that had to be made before the class or function on top of the stack, since it is part of
+        their contents."""
         for cell in self.unfilled.pop(value.memo_key(), ()):
-            self.cmd("copy", 1)
+            self.load(cell.contents)
             self.load(cell)
             self.store_attr("cell_contents")
 
@@ -430,6 +439,7 @@ class Emitter:
         self.call(types.FunctionType, self.const(value.code), self.const(value.globals),
                   self.const(value.code.co_name), *(functools.partial(self.load, v) for v in (defaults, closure)))
         self.remember(value)
+        self.fill_cells(value)
         if value._kwdefaults is not None:
             self.attribute_of_top("__kwdefaults__", value._kwdefaults)
         for name, attr in value.attrs.items():

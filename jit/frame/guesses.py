@@ -48,7 +48,8 @@ def guess(s: Session, node: Node) -> None:
         return None
     inputs = [n for n in cone if n.op == "input"]
     tensors = [s.recording.inputs[n.attrs["index"]] for n in inputs]
-    if not all(t.obj is not None and t.source is not None and _stays(t.obj, t.source) for t in tensors):
+    if not all(t.obj is not None and t.source is not None and not t.source.drawn and _stays(t.obj, t.source)
+               for t in tensors):
         return None
     compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
     try:

@@ -14,13 +14,15 @@ from ..graph.dims import Sym
 from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
 from ..runtime import facts
+from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_tensor
-from .values import batched, read_numbers
+from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
+from .values.new_parameters import refuse_leaves, refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -42,6 +44,8 @@ class Recording:
     Attributes:
         inputs: the graph inputs, in order.
         tensors: id of a handle -> its value.
+        new_leaves, leaves_used: how many parameters were made, and how often one was an operand where gradients are
+            recorded; see ``values.new_parameters``.
         region: the number of the checkpointed call that is being executed, 0 for none.
     """
 
@@ -49,7 +53,7 @@ class Recording:
         self.s = s
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
-        self.region = self._regions = 0
+        self.region = self._regions = self.leaves_used = self.new_leaves = 0
         s.journal.grows(self.inputs)
 
     def close(self) -> None:
@@ -124,6 +128,7 @@ class Recording:
         if tables.spread_call is not None and holds_spread(self.s, (*args, *kwargs.values())):
             return tables.spread_call(self.s, fn, args, kwargs)
         if self.s.asker.concerns(args, kwargs):
+            refuse_leaves(self.s, (*args, *kwargs.values()))
             return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
             if value.is_tensor and name is not None:
@@ -131,10 +136,14 @@ class Recording:
                 break
         if batched.active(self.s):
             return batched.call(self.s, fn, args, kwargs)
-        return self.record(fn, args, kwargs)
+        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_none
+                else self.record(fn, args, kwargs))
 
     def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:
         """``fn(tensor)``, of a tensor whose value is not known: ``bool``, ``int`` or ``float``."""
+        found = None if self.s.lazy_reads else first_reads.read(self.s, tensor, f"__{fn.__name__}__")
+        if found is not None:
+            return found
         error = Unsupported(f"{fn.__name__}() of a tensor reads its value", kind="data-dependent-value", hint=hint)
         dtype = tensor.handle(self.s).dtype
         if fn is int and dtype.is_floating_point or fn is not bool and dtype.is_complex:
@@ -156,7 +165,7 @@ class Recording:
             args, kwargs = read_numbers.scaled(self.s, fn, args, kwargs)
         if any(v.is_read for v in args):
             args = read_numbers.operands(self.s, fn, args)
-        takes = self.s.tracer.takes_sym_floats(fn)
+        takes, leaves = self.s.tracer.takes_sym_floats(fn), self.leaves_used
         low = [self.operand(a) if takes else a.lower(self.s) for a in args]
         low_kw = {k: self.operand(v) if takes and k in FLOAT_OPERANDS else v.lower(self.s) for k, v in kwargs.items()}
         if isinstance(low_kw.get("dtype"), type):
@@ -182,6 +191,8 @@ class Recording:
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None
             raise
+        if self.leaves_used != leaves:
+            refuse_tracked(fn, value)
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         for a, version in elsewhere:

@@ -64,6 +64,7 @@ class Session(Makers):
         inner_gradients, uncertain, assuming, learning, following: what is allowed at first, and not at another attempt
             where it went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions,
             and those about ways that were learned; cached functions followed (``library.cached_functions``).
+        lazy_reads: likewise: numbers that can be read off tensors before the graph runs are read behind it.
     """
 
     def __init__(self, history=None) -> None:
@@ -95,6 +96,7 @@ class Session(Makers):
         self.differentiated: tuple = ()
         self.unbroken = False
         self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = True
+        self.lazy_reads = True
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside
         self.tracer.assume = functools.partial(assume_handle, self)

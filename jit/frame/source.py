@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import operator
 import types
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -39,9 +41,10 @@ class Source:
         guarded: guards can reach it.
         immediate: loading it is no work, so that it is loaded wherever it is used.
         owned: it is always the same object, which the entry keeps alive.
+        drawn: it is another random number at each call.
     """
 
-    fresh = slot = rereadable = immediate = owned = False
+    fresh = slot = rereadable = immediate = owned = drawn = False
     stays = loadable = guarded = True
 
     @property
@@ -279,6 +282,65 @@ class ArrayMemory(_Derived):
 
     def __str__(self) -> str:
         return f"torch.from_numpy({self.of})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws(_Derived):
+    """All random numbers that a capture draws from the generator ``of``, see ``values.drawn``."""
+
+    stays = guarded = False
+
+    def load(self, e: Emitter) -> None:
+        generator = e.session.heap.by_source[self.of]
+        e.call(generator.draws, lambda: e.load_source_or_const(generator), e.const(generator.program))
+
+    def __str__(self) -> str:
+        return f"what {self.of} draws"
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(_Derived):
+    """One of them."""
+
+    index: int
+
+    stays = guarded = False
+    drawn = True
+
+    def load(self, e: Emitter) -> None:
+        e.call(operator.getitem, lambda: e.load_source(self.of), e.const(self.index))
+
+    def __str__(self) -> str:
+        return f"{self.of}[{self.index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed(_Derived):
+    """What ``maker(*arguments)``, a function of the object at ``of``, gives: numbers that are read before the graph
+    runs, see ``values.first_reads``."""
+
+    maker: Callable
+    arguments: tuple
+
+    stays = False
+    rereadable = True
+
+    def read(self) -> Callable:
+        return _computing(self.maker, self.arguments)
+
+    def step(self) -> tuple[str, Callable]:
+        return ("array_memory", self.read())
+
+    def load(self, e: Emitter) -> None:
+        e.call(self.read(), lambda: e.load_source_or_const(e.session.heap.by_source[self.of]))
+
+    def __str__(self) -> str:
+        return f"a number read off {self.of}"
+
+
+@functools.lru_cache(1024)
+def _computing(maker: Callable, arguments: tuple) -> Callable:
+    return maker(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -614,8 +676,12 @@ class FunctionField(_Derived):
 
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument,
-    an attribute, an item, or what a cell holds."""
-    return source is not None and all(step.rereadable for step in source.chain())
+    an attribute, an item, what a cell holds, or computed from what may be another
+    object."""
+    for step in source.chain() if source is not None else ():
+        if not step.rereadable or type(step) is Computed:
+            return step.rereadable
+    return source is not None
 
 
 def loadable(source: Source) -> bool:

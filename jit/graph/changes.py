@@ -12,7 +12,7 @@ from jit import torch_private
 from jit.errors import NeedsEager, Unsupported
 from jit.graph import aten, memory
 from jit.graph.handles import NamedResult, TensorHandle, partly_shared
-from jit.graph.ir import Node, same_ints
+from jit.graph.ir import Node, TensorType
 from jit.graph.nested import of_kind, several
 from jit.graph.registry import OPS
 
@@ -64,6 +64,14 @@ def foreach_returns_list() -> bool:
     return torch_private.foreach_neg_(tensors) is tensors
 
 
+class OtherShape(Unsupported):
+    """An ``out=`` of another shape than the result. ``found``: the types of all results."""
+
+    def __init__(self, found: list[TensorType]) -> None:
+        super().__init__("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
+        self.found = found
+
+
 def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
         out: TensorHandle | tuple[TensorHandle, ...] | list) -> TensorHandle | NamedResult:
     """The call of ``name`` of the tracer ``t`` with ``out=``, a tensor or several, which is returned."""
@@ -82,11 +90,11 @@ def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
         if t.doubted and v.type.dtype is not target.type.dtype or v.type.device != target.type.device:
             raise Unsupported("an out= tensor of another dtype or on another device",
                               "give it the result's", kind="out-argument")
-        if not same_ints(v.type.shape, target.type.shape):
+        if len(v.type.shape) != len(target.type.shape) or any(a != b for a, b in zip(v.type.shape, target.type.shape)):
             if target.requires_grad and not target.is_leaf:
                 raise NeedsEager("a tensor with a history gets another shape by out=, of which its history knows "
                                  "nothing", "give it the result's shape", kind="out-argument")
-            raise Unsupported("an out= tensor of another shape", "give it the result's shape", kind="out-argument")
+            raise OtherShape([v.type for v in values])
     for target, v in zip(targets, values):
         t.write(target, v, handles)
     if isinstance(value, NamedResult):

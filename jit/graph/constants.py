@@ -100,7 +100,7 @@ def again(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str
     """What ``fn`` gives where its failure with ``error`` is due to known tensors that it took for unknown ones. Else
     raises the error."""
     b = tracer.builder
-    if mark is None or _elementwise(fn):
+    if mark is None or _elementwise(fn) or getattr(error, "kind", "") == "out-argument":
         raise error
     tracer.journal.rollback(mark)
     if isinstance(error, EagerRaises) and refusals.of_dtypes(error.error):

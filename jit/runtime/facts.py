@@ -489,6 +489,19 @@ class Room(Fact):
         return f"expected {self}, found a smaller one"
 
 
+class NoMemory(Fact):
+    """Its storage has no bytes, so that no other tensor shows what it gets when it is resized."""
+
+    __slots__ = ()
+    kind = "no_memory"
+
+    def __str__(self) -> str:
+        return "a tensor without memory"
+
+    def mismatch(self, found: object) -> str:
+        return "expected a tensor without memory, found one that has some"
+
+
 class GlobalState(Fact):
     """Torch's state in this thread is what it was when the program was made. ``read``: which parts of it that few
     programs read were read, see ``guards.narrowed_state``."""

@@ -20,6 +20,7 @@ from ..values.base import Raised, Value
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
 from ..values.functions import CellValue
+from ..values.new_parameters import refuse_leaves
 from ..values.objects import ObjectValue
 from ..values.tensor import TensorValue
 
@@ -64,6 +65,7 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise _break("called with keyword arguments")  # which only some versions of PyTorch take
     if separate:
         given = _with_defaults(s, known.forward, given)
+    refuse_leaves(s, given)
     tensors = [v for v in given if v.is_tensor]
     needs = [v.is_tensor and v.handle(s).requires_grad for v in given]
     recorded = s.tracer.grad_enabled and any(needs)

@@ -32,6 +32,8 @@ _METACLASSES = (type, abc.ABCMeta)
 class MadeClass(ClassValue):
     """A class made while capturing; ``obj`` is its template."""
 
+    fills_cells = True
+
     def __init__(self, template: type, bases: list[Value], namespace: dict[str, tuple[Value, ...]]) -> None:
         super().__init__(template)
         self.parts = Constant(template.__name__), TupleValue(bases), DictValue(namespace)

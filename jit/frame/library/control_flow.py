@@ -1,6 +1,9 @@
 """PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan`` and
 ``while_loop`` of ``torch._higher_order_ops``. In eager each of them is compiled by PyTorch's own compiler for the call.
-A condition that depends on data is a break, as any branch on a tensor; loops over a dimension are written out."""
+Loops over a dimension are written out. Where the predicate of ``cond`` is data, both branches are computed, and their
+results chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is
+not taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a
+tensor."""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...graph.handles import next_version
+from ...graph.prim_info import info
 from ...torch_private import pytree
 from ..tables import on_function, on_name
 from ..values.constant import Constant
+from ..values.containers import TupleValue
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -24,6 +30,30 @@ MOST_STEPS = 256  # of a loop that is written out
 
 def _cond(pred, true_fn, false_fn, operands=()):
     return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _chosen(pred, results):
+    """The results of one of two branches."""
+    first, others = (pytree.tree_flatten(r) for r in results)
+    pred = pred.reshape(()).to(torch.bool)
+    return pytree.tree_unflatten([torch.where(pred, a, b) for a, b in zip(first[0], others[0])], first[1])
+
+
+def _alike(results):
+    """Whether two branches give the same kinds of tensors, which may be chosen from by element."""
+    first, others = (pytree.tree_flatten(r) for r in results)
+    return (first[1] == others[1] and all([isinstance(t, torch.Tensor) for t in [*first[0], *others[0]]])
+            and all([a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and not a.requires_grad
+                     and not b.requires_grad and a.is_contiguous() and b.is_contiguous()
+                     for a, b in zip(first[0], others[0])]))
+
+
+def _map_flat(f, xs, args):
+    results = []
+    for k in range(xs[0].shape[0]):
+        flat, structure = pytree.tree_flatten(f(*[x[k] for x in xs], *args))
+        results.append(flat)
+    return pytree.tree_unflatten([torch.stack(found) for found in zip(*results)], structure)
 
 
 def _while_loop(cond_fn, body_fn, carried_inputs):
@@ -81,7 +111,58 @@ def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     direct = s.calls.direct
     if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
         raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
-    return s.inline(s.wrap_raw(_cond), args, kwargs, direct)
+    given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
+    with s.speculate(kinds=("data-dependent-branch",)):
+        return s.inline(s.wrap_raw(_cond), args, kwargs, direct)
+    return _both(s, given) or s.inline(s.wrap_raw(_cond), args, kwargs, direct)
+
+
+def _both(s: Session, given: dict[str, Value]) -> Value | None:
+    """Both branches, and what is chosen from their results; None where that is not the same as one of them, or it is
+    not the predicate that depends on data."""
+    pred = given["pred"]
+    if not pred.is_tensor or pred.known(s) is not None:
+        return None
+    nodes, log = s.tracer.builder.nodes, s.effects.log
+    before, found = (len(nodes), len(log), _mutated(s)), None
+    with s.speculate() as attempt:
+        operands = given["operands"].items_list(s) if "operands" in given else []
+        with s.journal.temporarily(s.tracer, "written_before", next_version()):  # a write to what was there is refused
+            results = TupleValue([given[name].call(s, operands, {}) for name in ("true_fn", "false_fn")])
+        made = nodes[before[0]:]
+        plain = len(log) == before[1] and all(n.repeatable for n in made) and _mutated(s) == before[2]
+        # Without ``fullgraph`` a break is better than a product or a convolution that is not needed.
+        plain = plain and (s.unbroken or all(info(n.op).in_kernels or n.op == "input" for n in made))
+        if plain and s.inline(s.wrap_raw(_alike), [results], {}).truth(s):
+            found = s.inline(s.wrap_raw(_chosen), [pred, results], {})
+        if found is None:
+            raise Unsupported("two branches that cannot both be computed", kind="data-dependent-branch")
+    return found if attempt.went_through else None
+
+
+def _mutated(s: Session) -> int:
+    """How many tensors from outside have been written."""
+    return sum(h.base.mutated for h in s.tracer.inputs)
+
+
+@on_name((torch_private.LOOPS + "cond", "CondOp.__call__"))
+def cond_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) - 1 + len(kwargs) != 4 or set(kwargs) - {"pred", "true_fn", "false_fn", "operands"}:
+        return s.inline(fn, args, kwargs)
+    return cond(s, args[1:], kwargs)
+
+
+@on_name((torch_private.LOOPS + "wrap", "Wrap.__call__"))
+def wrapped(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An operator that calls a function, which PyTorch's compiler makes a graph of its own."""
+    return args[1].call(s, list(args[2:]), kwargs)
+
+
+@on_name((torch_private.LOOPS + "map", "MapImpl.__call__"))
+def map_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 4 or kwargs:
+        return s.inline(fn, args, kwargs)
+    return _written_out(s, _map_flat, args[1:], {}, args[2], Constant(0))
 
 
 @on_name((torch_private.LOOPS + "while_loop", "while_loop"))

@@ -19,7 +19,7 @@ from ..values.arrays import (
 )
 from ..values.constant import Constant
 from ..values.containers import TupleValue
-from . import numpy_rules, numpy_ufuncs  # noqa: F401  they fill the table
+from . import numpy_rules, numpy_ufuncs, tensors_of_data  # noqa: F401  the first two fill the table
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -352,8 +352,8 @@ def _from_data(fn: Callable, copies: bool) -> None:
     @on_call(fn)
     def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args or not args[0].is_array:
-            if holds_array(s, args):
-                raise refuse("a tensor of a list of arrays", "use numpy.stack before")
+            if len(args) == 1 and tensors_of_data.holds_late(args[0]):
+                return tensors_of_data.make(s, args[0], kwargs)
             return s.torch_call(fn, args, kwargs)
         array = args[0]
         if len(args) > 1 or not set(kwargs) <= {"dtype", "device"} or not array.writable:

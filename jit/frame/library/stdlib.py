@@ -12,7 +12,6 @@ import math
 import operator
 import os
 import posixpath
-import random
 import sys
 import time
 import types
@@ -495,7 +494,19 @@ def give_warning(message, category, file, line, namespace) -> None:
     warnings.warn_explicit(message, category, file, line, namespace.get("__name__", "<string>"), registry)
 
 
-@on_function(warnings.catch_warnings.__init__)
+def _notes_filters(fn: Callable) -> None:
+    """The module's own note that its filters have changed: an effect, as the change of its list is."""
+    @on_call(fn)
+    def note(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
+        s.effect(fn, [])
+        return Constant(None)
+
+
+for _name in ("_filters_mutated", "_filters_mutated_lock_held"):  # the latter from 3.14 on
+    if hasattr(warnings, _name):
+        _notes_filters(getattr(warnings, _name))
+
+
 def refuse_warning(s: Session, *args: object) -> NoReturn:
     raise Unsupported("warnings have effects outside the program", kind="warning",
                       hint="warn outside the compiled function")
@@ -537,6 +548,8 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     # Frames below one of our own, which stands for a function in C, would be counted wrongly.
     if at < 0 or not all(f.spliceable or not f.fn.code.co_filename.startswith(_OURS) for f in s.frames[at + 1:]):
         refuse_warning(s)
+    if any(namespace == id(vars(warnings)) for namespace, _ in s.effects.globals_written):
+        refuse_warning(s)  # the program has set what becomes of it
     ask = functools.partial(way_of_warnings, category.pin(s))
     way = ask()
     s.guards.add(src.Returned(src.Const(ask, "warnings")), facts.Equals(way))
@@ -552,6 +565,3 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
 add_forbidden("the clock is read", "measure time outside the compiled function",
               time.time, time.perf_counter, time.monotonic, time.sleep,
               time.perf_counter_ns, time.time_ns)
-add_forbidden("random numbers of Python are drawn", "draw them outside the compiled function, or use torch's",
-              random.random, random.randint,
-              random.uniform, random.choice, random.shuffle, random.gauss, random.sample, random.seed)

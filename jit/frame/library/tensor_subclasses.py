@@ -10,6 +10,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ..tables import on_call, on_function, on_name, on_tensor_method
 from ..values.constant import Constant
+from ..values.new_parameters import NewParameter
 from ..values.subclasses import PLAIN_CLASSES, HeldTensor, WrapperTensor, dispatches
 
 if TYPE_CHECKING:
@@ -68,6 +69,12 @@ def new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(torch_private.make_subclass)
 def make_subclass(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     wanted = args[2] if len(args) > 2 else kwargs.get("require_grad", Constant(False))
+    if len(args) in (2, 3) and _class_of(s, args[0]) is torch.nn.Parameter and not s.in_a_map and not s.levels:
+        made = NewParameter(s.record(torch.Tensor.detach, [args[1]], {}).handle(s), wanted.truth(s))
+        s.set_field(s.recording, "new_leaves", s.recording.new_leaves + 1)
+        s.set_entry(s.recording.tensors, id(made.handle(s)), made)
+        s.heap.keep(made)
+        return made
     if len(args) > 3 or len(args) < 2 or set(kwargs) - {"require_grad"} or wanted.truth(s):
         raise Unsupported("a new tensor of a subclass that requires grad", "make it outside the compiled function",
                           kind="instantiate")

@@ -17,12 +17,14 @@ from ..assumptions import assume
 from ..tables import (
     add_forbidden, on_call, on_code, on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter,
 )
+from ..values import first_reads
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.items import item
 from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
+from . import tensors_of_data
 from .builtin_functions import IdentityNumber
 
 if TYPE_CHECKING:
@@ -53,6 +55,19 @@ def is_current_stream_capturing(s: Session, args: list[Value], kwargs: dict[str,
     except RuntimeError as error:  # in a build of PyTorch without CUDA it is a class that cannot be made
         raise Raised(s.exception(error)) from None
     return s.wrap(now, src.Returned(src.Const(fn)))
+
+
+def _answered(fn: Callable) -> None:
+    @on_call(fn)
+    def ask(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A question about the state of the process: its answer is guarded."""
+        if args or kwargs:
+            raise Unsupported(f"{fn.__name__}() with arguments", kind="argument-error")
+        return s.wrap(fn(), src.Returned(src.Const(fn)))
+
+
+for _fn in torch_private.QUESTIONS:
+    _answered(_fn)
 
 
 @on_function(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
@@ -161,6 +176,8 @@ def plain_reader(name: str) -> Callable:
         found = tensor.known(s)
         if found is None or args or kwargs:
             number = item(s, tensor) if name in ("item", "__float__") else None
+            if not s.lazy_reads and not args and not kwargs:
+                number = number or first_reads.read(s, tensor, name)
             if number is not None:
                 return number
             # None: as a call of torch, which may be made later.
@@ -302,10 +319,16 @@ def _legacy(cls, dtype: torch.dtype, kinds: tuple[type, ...]) -> None:
 
     @on_call(cls)
     def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if (len(args) == 1 and not kwargs and args[0].is_sequence
-            and args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s))):
-            return s.torch_call(torch.tensor, list(args), {"dtype": Constant(dtype),
-                                                           "device": Constant(torch.device("cpu"))})
+        options = {"dtype": Constant(dtype), "device": Constant(torch.device("cpu"))}
+        if not kwargs and all(v.pytype(s) is int for v in args):  # sizes
+            return s.torch_call(torch.empty, list(args) or [Constant(0)], options)
+        if len(args) == 1 and not kwargs and args[0].builtin in (list, tuple):
+            if args[0].cls is torch.Size:
+                return s.torch_call(torch.empty, list(args), options)
+            if args[0].cls in (list, tuple) and tensors_of_data.holds_late(args[0]):
+                return tensors_of_data.make(s, args[0], options, dtype.is_floating_point)
+            if args[0].cls in (list, tuple) and all(v.pytype(s) in kinds for v in args[0].items_list(s)):
+                return s.torch_call(torch.tensor, list(args), options)
         raise Unsupported(f"a new torch.{cls.__name__}", "use torch.tensor or torch.empty", kind="instantiate")
 
 

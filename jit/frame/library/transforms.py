@@ -28,6 +28,7 @@ from ..values import batched
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.lifting import lift
+from ..values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -47,7 +48,8 @@ class Level:
         first, nodes: of a map, the number of the first write inside, and how many nodes there were.
         same: of a map, whether each slice may draw the same random numbers.
         entered: of a map, (handle, version of its memory, node, whole tensor) of each slice that its function was
-            given.
+            given; of the whole tensor, the mapped dimension is the first.
+        given: of a map, (whole tensor as it was given, its mapped dimension) for each of these.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
         duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
@@ -59,6 +61,7 @@ class Level:
     same: bool = False
     nodes: int = 0
     entered: tuple = ()
+    given: tuple = ()
     tracked: bool = True
     leaves: tuple = ()
     duals: tuple | None = None
@@ -87,6 +90,7 @@ def _whole() -> Iterator[None]:
 def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inner_gradients:
         raise _refuse("a transform of torch.func with an operation that is left to eager")
+    refuse_leaves(s, (*args, *kwargs.values()))
     before = s.levels
     with _whole():
         result = s.inline(fn, args, kwargs)
@@ -160,12 +164,13 @@ def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
 def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, dim, number = args
     at = dim.const(s) % len(tensor.handle(s).shape)
+    given = (tensor, at)
     if at:
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
     *before, level = s.levels
     handle = mapping.enter(s.tracer, tensor.handle(s), number.const(s))
     entered = (*level.entered, (handle, handle.base.version, handle.node, tensor))
-    s.journal.set_field(s, "levels", (*before, replace(level, entered=entered)))
+    s.journal.set_field(s, "levels", (*before, replace(level, entered=entered, given=(*level.given, given))))
     return s.recording.tensor_of(handle)
 
 
@@ -173,11 +178,16 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
 def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, number, _, dim = args
     level, handle = _level(s, number), tensor.handle(s)
-    for slice_, version, _, whole in level.entered:
+    for (slice_, version, _, whole), (given, at) in zip(level.entered, level.given):
         if handle.base is slice_.base and slice_.base.version != version:
-            if handle.chain or dim.const(s):
+            if handle.chain:
                 raise _refuse("a result is a view of a mapped tensor that is changed in place", "give a clone() of it")
             _written(s, level, slice_, whole)
+        if handle is slice_ and at == dim.const(s) % len(given.handle(s).shape):
+            return given  # the very tensor, as in eager, where nothing was to be moved
+        if handle is slice_:
+            return s.torch_call(torch.movedim, [whole, Constant(0), dim], {})
+        if handle.base is slice_.base and slice_.base.version != version:
             return s.torch_call(torch.Tensor.view_as, [whole, whole], {})
     whole = next((value for *_, node, value in level.entered if base_of(handle.node) is node), None)
     view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,

@@ -386,7 +386,7 @@ def probe_argument(s: Session, value: Value, made: dict | None = None) -> Any:
         return slice(*(probe_argument(s, v, made) for v in value.nested(s)))
     if value.symbolic:
         return value.at_hand(s)
-    if value.as_class is not None:
+    if value.as_class is not None or value.is_object and isinstance(value.obj, (np.finfo, np.iinfo)):
         return value.real(s)
     if not value.is_leaf:
         raise refuse(f"{value.describe()} as an argument of a numpy function")

@@ -71,6 +71,7 @@ class Value:
     is_leaf = False  # what ``is_leaf`` says of the object: a Constant
     is_object = False  # what answers as its class says, which is known
     as_class: type | None = None  # of a class: what it is
+    fills_cells = False  # cells that it is in may be made before it: where it is made, ``Emitter.fill_cells`` is called
     is_function = False  # a function in Python
     is_code = False  # a function, class or module, of which globals and caches ask which one it is
     dispatches = False  # of a tensor: whether its class has a ``__torch_dispatch__``

@@ -22,7 +22,8 @@ from ...graph.dims import Dim, hint
 from ...graph.op_info import op_info
 from ...graph.probe import StandIns, ask
 from ...graph.refusals import keep_sizes
-from . import read_numbers
+from ..assumptions import Reconsider
+from . import first_reads, read_numbers
 from .base import Value
 from ..states.grad_mode import GRAD_MODE
 from .constant import Constant
@@ -43,9 +44,10 @@ KINDS = frozenset(("data-dependent-shape", "data-dependent-value", "no-shape-rul
 _PYTHON = {f: f.__name__ for f in (torch.unique, torch.unique_consecutive,
                                    torch.Tensor.unique, torch.Tensor.unique_consecutive)}
 _PYTHON[bool] = "item"
+_READERS = frozenset([torch.Tensor.item, torch.Tensor.tolist, int, bool])
 _NESTED = (ListValue, TupleValue, SliceValue)  # but no classes derived from them
 _CONFIRM_NUMEL = 1 << 16  # larger arguments are not tried out
-KEEPERS = frozenset([isinstance, type, len, id, setattr, list.append, list.insert,
+KEEPERS = frozenset([isinstance, type, len, id, print, setattr, list.append, list.insert,
                      list.__setitem__, dict.__setitem__, dict.setdefault, dict, collections.deque.append,
                      collections.deque.appendleft])
 
@@ -63,10 +65,14 @@ class Deferred(Value):
         self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = (fn,
             args, kwargs, example, error, view, may_raise)
         self.cls = type(example)
+        # Whether it is known before the graph runs: see ``first_reads``.
+        self.first = any(type(v) is Deferred and v.first for v in args)
         self.state = {id(t): (h.node, h.base.version, h.requires_grad)
                       for t in tensors_in(s, (*args, *kwargs.values())) if (h := t.handle(s))}
 
     def needed(self, *args: object, **kwargs: object) -> None:
+        if self.first:
+            raise Reconsider("lazy_reads")
         error = self.error.with_traceback(None)
         error.where, error.frames = None, []  # it happens here
         raise error
@@ -210,6 +216,11 @@ class Deferred(Value):
             return read_numbers.tensor_of(s, self)
         return None
 
+    def lower(self, s: Session) -> object:
+        if self.first:
+            raise Reconsider("lazy_reads")
+        return super().lower(s)
+
     def describe(self) -> str:
         return "a value that is read off a tensor"
 
@@ -310,4 +321,5 @@ def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], e
     if len(handles) > 1 and not _go_together(s, fn, args, kwargs, handles):
         keep_sizes(handles)  # that they go together has been tried for these
     made = Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)
+    made.first = s.lazy_reads and fn in _READERS and first_reads.possible(s, handles[0])
     return read_numbers.elements(s, made) if name == "tolist" else made

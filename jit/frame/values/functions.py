@@ -84,7 +84,7 @@ class CellValue(Value):
 class FunctionValue(ObjectValue):
     """A Python function: a real one, or one made by MAKE_FUNCTION while capturing (``obj`` is None)."""
 
-    is_function = is_code = True
+    is_function = is_code = fills_cells = True
 
     def __init__(self, fn: Callable | None = None, source: Source | None = None, *, code: types.CodeType | None = None,
                  globals: dict[str, object] | None = None, defaults: Value | None = None,

@@ -18,6 +18,7 @@ from .. import tables
 from ..operators import DIVMOD, METHODS
 from ..size_nodes import from_torch, to_torch
 from ..tables import wrapper
+from . import first_reads
 from .base import Raised, Value, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
@@ -183,7 +184,9 @@ class TensorValue(Value):
         found = self.known(s)
         if found is not None and found.numel() == 1:
             return bool(found)
-        self.handle(s)
+        number = first_reads.needed(s, self, "__bool__")
+        if number is not None:
+            return number.truth(s)
         raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch",
                           hint="use torch.where, or move the branch out of the compiled function")
 

@@ -364,6 +364,7 @@ bool holds_numbers(Evaluator& e, const Check& c, PyObject*) {
   return numbers_hold(c.payload.get(), arguments.data());
 }
 
+bool holds_no_memory(Evaluator&, const Check&, PyObject* o) { return tensor_has_no_memory(o); }
 bool holds_writable(Evaluator&, const Check&, PyObject* o) { return tensor_writable(o); }
 
 // name, of an object, watchable, payload, whether it holds
@@ -390,6 +391,7 @@ const CheckKind kChecks[] = {
     {"apart", true, false, take_sides, holds_apart},
     {"shares", true, false, take_distance, holds_shares},
     {"room", true, false, take_room, holds_room},
+    {"no_memory", true, false, nullptr, holds_no_memory},
     {"writable", true, false, nullptr, holds_writable},
     {"global_state", false, true, take_state, holds_state},
     {"dims", false, false, take_dims, holds_dims},

@@ -222,6 +222,12 @@ int64_t tensor_distance(PyObject* a, PyObject* b) {
   return y->storage_offset() * (int64_t)y->itemsize() - x->storage_offset() * (int64_t)x->itemsize();
 }
 
+bool tensor_has_no_memory(PyObject* object) {
+  if (!is_tensor(object)) return false;
+  c10::TensorImpl* t = THPVariable_Unpack(object).unsafeGetTensorImpl();
+  return t->has_storage() && t->unsafe_storage().nbytes() == 0;
+}
+
 bool tensor_has_room(PyObject* object, int64_t before, int64_t after) {
   if (!is_tensor(object)) return false;
   c10::TensorImpl* t = THPVariable_Unpack(object).unsafeGetTensorImpl();

@@ -55,6 +55,7 @@ bool tensors_overlap(PyObject* a, PyObject* b);
 int64_t tensor_distance(PyObject* a, PyObject* b);
 
 // Whether the storage of a tensor has at least so many bytes before the tensor's first element, and from there on.
+bool tensor_has_no_memory(PyObject* object);
 bool tensor_has_room(PyObject* object, int64_t before, int64_t after);
 
 // Whether autograd lets a tensor be changed in place where operations are recorded: it is no leaf that requires grad
