@@ -24,7 +24,7 @@ from jit.frame import dispatch
 
 from frame_harness import same
 
-from .themes import control
+from .themes import control, transforms
 
 EAGER_SECONDS, COMPILED_SECONDS = 1.0, 60.0
 # Of an object, in its text or the end of it: never the same
@@ -38,6 +38,8 @@ _FREE_TEXT = re.compile(
 # a 1 behind.
 _NO_SIZE = re.compile(r"(is out of bounds for dimension 0 with size) [01]\b")
 STATE = ("G_n", "G_v", "G_d", "G_x", "G_o")
+
+transforms.warm()
 
 
 class OutOfTime(BaseException):

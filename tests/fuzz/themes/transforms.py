@@ -3,6 +3,8 @@ and effects."""
 
 from __future__ import annotations
 
+import torch
+
 from ..grammar import rules
 from .theme import Theme
 
@@ -145,3 +147,13 @@ STATEMENTS = [
 ]
 
 THEME = Theme(PRELUDE, {"tensor": TENSORS}, STATEMENTS)
+
+
+def warm():
+    """Has PyTorch import what it imports at the first call, which takes longer than a program may."""
+    def fn(x):
+        return x.sin().sum()
+
+    torch.func.vmap(torch.func.hessian(fn))(torch.ones(2, 2))
+    torch.autograd.functional.hessian(fn, torch.ones(2))
+    torch.func.jvp(fn, (torch.ones(2),), (torch.ones(2),))
