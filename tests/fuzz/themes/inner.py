@@ -40,7 +40,7 @@ KINDS = {
         <inner>.t() | 0.5
         <inner>.T | 0.3
         <inner>.transpose(0, -1) | 0.5
-        <inner>.flip(0) | 0.6
+        <inner>.reshape(-1).flip(0) | 0.6
         <inner>.cumsum(0) | 0.6
         <inner>.clone()
         <inner>.detach() | 0.5
