@@ -8,6 +8,7 @@ to eager is no test.
 from __future__ import annotations
 
 import torch
+import torch._higher_order_ops as operators
 from torch._higher_order_ops import utils as higher_order
 from torch.utils import _pytree as pytree
 
@@ -89,11 +90,23 @@ def map_(f, xs, *others):
     return stacked([f(x, *others) for x in slices(xs)])
 
 
-IN_EAGER = {"cond": cond, "while_loop": while_loop, "scan": scan, "map_": map_}
-
-
 class StartsCompiler(BaseException):
     """A program calls an operator that is compiled by PyTorch."""
+
+
+def checked(operator, stand_in):
+    """``stand_in`` for what PyTorch would compile; what it refuses before that, it refuses here."""
+    def call(*args, **kwargs):
+        try:
+            return operator(*args, **kwargs)
+        except StartsCompiler:
+            return stand_in(*args, **kwargs)
+
+    return call
+
+
+IN_EAGER = {"cond": checked(torch.cond, cond), "while_loop": checked(operators.while_loop, while_loop),
+            "scan": checked(operators.scan, scan), "map_": checked(operators.map, map_)}
 
 
 def forbid():
