@@ -66,6 +66,13 @@ def _edits(tree):
                             yield ("replace", index[id(node)], name, i, k)
 
 
+def _body_first(tree) -> list:
+    """The edits, those of the function that is compared before those of what it uses."""
+    inside = {id(n) for f in tree.body if getattr(f, "name", None) == "f" for n in ast.walk(f)}
+    body = {i for i, n in enumerate(ast.walk(tree)) if id(n) in inside}
+    return sorted(_edits(tree), key=lambda edit: edit[1] not in body)
+
+
 def _apply(tree, edit) -> str | None:
     """The text of the tree after an edit, or None if that is no program."""
     tree = copy.deepcopy(tree)
@@ -162,7 +169,7 @@ def shrink(text: str, fails, seconds: float = 60.0) -> str:
         skip = 0
         while True:
             found = None
-            for n, edit in enumerate(_edits(tree)):
+            for n, edit in enumerate(_body_first(tree)):
                 if n < skip:
                     continue
                 if time.monotonic() > end:
