@@ -72,3 +72,27 @@ def test_a_mode_has_the_last_word():
     x = torch.ones(2, 3)
     expected, found = fn(x), jit.compile(fn, fullgraph=True)(x)
     assert expected[:2] == found[:2] and torch.equal(expected[2], found[2])
+
+
+class Tagged(torch.Tensor):
+    seen: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_running_a_graph_asks_no_class(backend):
+    def fn(x):
+        x.view(-1)[1:].mul_(2)
+        jit.graph_break()
+        return len(Tagged.seen)
+
+    counts = []
+    for run in (fn, jit.compile(fn, backend=backend)):
+        x = torch.arange(3.0).as_subclass(Tagged)
+        Tagged.seen.clear()
+        counts.append(run(x))
+    assert counts[0] == counts[1]
