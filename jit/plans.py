@@ -97,11 +97,12 @@ def passing_on_late_errors(fn: Callable, graph: Graph) -> Callable:
 
 
 def without_autocast(fn: Callable) -> Callable:
-    """``fn`` with autocast off: a captured graph has its casts in it."""
+    """``fn`` with autocast off, and with no class or mode that is asked: a captured graph has its casts in it, and what
+    these make of its operations."""
 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
-        with torch_private.WithoutAutocast():
+        with torch_private.WithoutAutocast(), torch_private.WithoutTorchFunction():
             return fn(*args)
 
     return names.made(call, without_autocast, fn)

@@ -225,16 +225,16 @@ class Asker:
         """PyTorch's own switches as the program has set them."""
         s = self.s
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_function_state(s.states.peek(function_state.FUNCTION_STATE)))
-            if function_modes(s) and function_state.modes_on(s):
-                stack.enter_context(Modes(self))
-            if self.keys is not None:
-                stack.enter_context(torch_private.ForceKeys(*self.keys))
             stack.enter_context(torch.set_grad_enabled(s.states.peek(GRAD_MODE)))
             for (what, *device), value in s.states.of(AUTOCAST).items():
                 if what == "enabled":
                     dtype = s.states.peek(AUTOCAST, "dtype", *device)
                     stack.enter_context(torch.autocast(*device, dtype=dtype, enabled=value))
+            stack.enter_context(_function_state(s.states.peek(function_state.FUNCTION_STATE)))
+            if function_modes(s) and function_state.modes_on(s):  # last: the program's modes see no switch of ours
+                stack.enter_context(Modes(self))
+            if self.keys is not None:
+                stack.enter_context(torch_private.ForceKeys(*self.keys))
             yield
 
     @contextlib.contextmanager

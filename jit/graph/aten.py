@@ -115,8 +115,9 @@ class Overload:
         positional = [v for v, a in zip(values, self.arguments) if not a.kwarg_only]
         return self.op(*positional, **{a.name: v for v, a in zip(values, self.arguments) if a.kwarg_only})
 
-    def bind(self, args: Sequence[object], kwargs: dict[str, object]) -> list | None:
-        """Values of all arguments in schema order, or None when they do not fit."""
+    def bind(self, args: Sequence[object], kwargs: dict[str, object], strict: bool = False) -> list | None:
+        """Values of all arguments in schema order, or None when they do not fit. ``strict``: what may be None but has
+        no default has to be given."""
         if len(args) > len(self.arguments):
             return None
         values, used = [], 0
@@ -131,7 +132,7 @@ class Overload:
             elif a.has_default:
                 values.append(a.default)
                 continue
-            elif a.optional:
+            elif a.optional and not strict:
                 values.append(None)
                 continue
             else:
@@ -168,10 +169,11 @@ def bind(name: str, args: Sequence[object], kwargs: dict[str, object], b: Builde
     """The first overload that fits, with its argument values. Numbers given for tensors become 0-dim tensors as a last
     resort."""
     candidates = [Overload(name, only)] if only is not None else overloads(name)
-    for o in candidates:
-        values = o.bind(args, kwargs)
-        if values is not None:
-            return o, values
+    for strict in (True, False):
+        for o in candidates:
+            values = o.bind(args, kwargs, strict)
+            if values is not None:
+                return o, values
     # Sizes may be given one by one.
     tail = len(args)
     while tail and is_number(args[tail - 1]):

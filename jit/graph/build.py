@@ -137,6 +137,8 @@ class Builder(NodeList):
     if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Callable[..., Node]: ...  # the methods of prims, set below
 
+    default_device = torch.device("cpu")  # made here: a mode of the program's would see it being made
+
     def __init__(self, env: ShapeEnv) -> None:
         super().__init__()
         self.env = env
@@ -147,7 +149,6 @@ class Builder(NodeList):
         self.recording = False
         # "math" or "other": the kernels that the program itself has chosen for attention.
         self.attention: str | None = None
-        self.default_device = torch.device("cpu")
 
     # nodes
 

@@ -202,6 +202,8 @@ def _reduce(m: Batch, n: Node) -> Node:
     if not dims and info(n.op).gives_position:
         return m.b.full((m.size, *n.type.shape), 0, n.type.dtype, n.type.device)
     attrs = {k: v for k, v in n.attrs.items() if k != "nan_hits"}
+    if not dims:  # of a number: libraries take no dimensions for all
+        return m.b.emit(n.op, (m.b.unsqueeze(x, 1),), {**attrs, "dims": (1,), "keepdim": False}, n.type.dtype)
     return m.b.emit(n.op, (x,), {**attrs, "dims": _moved(dims)}, n.type.dtype)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -515,7 +516,8 @@ def _operator_text(target: str, overload: str, args: tuple[object, ...],
             positional.append(text)
         else:
             keyword.append((name, text))
-    return f"torch.ops.{target.replace('::', '.')}.{overload or 'default'}", positional, keyword
+    packet, overload = f"torch.ops.{target.replace('::', '.')}", overload or "default"
+    return f"getattr({packet}, {overload!r})" if iskeyword(overload) else f"{packet}.{overload}", positional, keyword
 
 
 # Attention whose kernels are ours, with graphs among the arguments: see ``passes.attention``.

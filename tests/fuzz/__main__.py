@@ -36,6 +36,8 @@ def parser():
     p.add_argument("--show", type=int, metavar="SEED", help="print the program of a seed instead")
     p.add_argument("--chunk", type=int, default=250, help="programs per process, which is then replaced (250)")
     p.add_argument("--seconds", type=float, default=0, help="start no more processes after this time; 0: no limit (0)")
+    p.add_argument("--theme", action="append", help="programs about this only; may be given several times: "
+                   "transforms, subclasses, control, randomness, derivatives")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return p
 
@@ -106,7 +108,7 @@ def work(options):
         rng = random.Random(f"settings {seed}")
         backend = "jit" if rng.random() < options.native else "eager"
         dynamic = True if rng.random() < 0.1 else None
-        text = generate(seed)
+        text = generate(seed, options.theme)
         outcome = run(text, backend, dynamic)
         row = {"seed": seed, "kind": outcome.kind, "why": outcome.why, "backend": backend,
                "captures": len(outcome.captures)}
@@ -189,8 +191,10 @@ def run_worker(seed, count, options, counts):
     """One process for ``count`` programs; one that dies is a failure of the program that it was at. -> how many were
     run"""
     command = [sys.executable, "-m", "tests.fuzz", "--worker", "--programs", str(count), "--seed", str(seed),
-               "--native", str(options.native), "--shrink-seconds", str(options.shrink_seconds)]
-    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+               "--native", str(options.native), "--shrink-seconds", str(options.shrink_seconds),
+               *(f"--theme={theme}" for theme in options.theme or ())]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)
 
 
@@ -226,7 +230,7 @@ def drive(options):
                     counts.kinds["crash"] += 1
                     killed = process.returncode == -signal.SIGKILL  # making the program may be what never ended
                     row = {"seed": state[2], "why": f"the process died with status {process.returncode}",
-                           "text": "" if killed else generate(state[2])}
+                           "text": "" if killed else generate(state[2], options.theme)}
                     print(f"seed {state[2]}: {row['why']} -> {save(options.save, row)}", flush=True)
                     left = state[0] + state[1] - state[2] - 1
                     if left > 0:
@@ -256,7 +260,7 @@ def main():
     if options.show is not None:
         from fuzz.generate import generate
 
-        print(generate(options.show))
+        print(generate(options.show, options.theme))
         return 0
     if options.run:
         from fuzz.compare import run

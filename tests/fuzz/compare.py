@@ -7,12 +7,14 @@ import contextlib
 import dataclasses
 import gc
 import io
+import random
 import re
 import signal
 import sys
 import types
 import warnings
 
+import numpy as np
 import torch
 
 import jit
@@ -22,6 +24,9 @@ from jit.frame import dispatch
 
 from frame_harness import same
 
+from .themes import control, transforms
+
+GRADIENTS = 2e-4  # CLOSE of programs with derivatives, which may be rounded in another order
 EAGER_SECONDS, COMPILED_SECONDS = 1.0, 60.0
 # Of an object, in its text or the end of it: never the same
 _ADDRESS = re.compile("0x[0-9a-f]{6,}|', 'x', '|(?<!<)\\b[0-9a-f]+>")
@@ -34,6 +39,8 @@ _FREE_TEXT = re.compile(
 # a 1 behind.
 _NO_SIZE = re.compile(r"(is out of bounds for dimension 0 with size) [01]\b")
 STATE = ("G_n", "G_v", "G_d", "G_x", "G_o")
+
+transforms.warm()
 
 
 class OutOfTime(BaseException):
@@ -76,32 +83,76 @@ class Outcome:
 
 def observe(fn, arguments, seconds):
     """-> (result, exception as (type, text, type of its context, type of its cause), output)."""
-    torch.manual_seed(0)
+    seeded()
     out, result, error = io.StringIO(), None, None
     try:
         with contextlib.redirect_stdout(out), limit(seconds):
             result = fn(*arguments)
     except Exception as e:
         error = (type(e).__name__, str(e), type(e.__context__).__name__, type(e.__cause__).__name__)
-    return result, error, out.getvalue()
+    after = [random.random(), float(np.random.rand()), float(torch.rand(()))]
+    return [result, after, *gradients(result, arguments)], error, out.getvalue()
 
 
-def load(text, name):
+def seeded():
+    """Start the global generators of random numbers afresh."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+
+
+def found_in(value, fits, seen, depth=0):
+    """The objects in a value that fit, in containers and attributes, each once."""
+    if id(value) in seen or depth > 4:
+        return
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        if fits(value):
+            yield value
+        return
+    parts = (value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else
+             vars(value).values() if type(value).__name__ in ("C", "D") else ())
+    for part in list(parts):
+        yield from found_in(part, fits, seen, depth + 1)
+
+
+def gradients(result, arguments):
+    """Of what a call gives, those of leaves among its arguments, or what asking for them raises; and what is left in
+    their ``grad``."""
+    with torch._C.DisableTorchFunction(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        leaves = list(found_in(arguments, lambda t: t.requires_grad and t.is_leaf, {}))
+        wanted = list(found_in(result, lambda t: t.requires_grad and t.dtype.is_floating_point, {}))
+        kept = [t.grad for t in leaves]
+        if not leaves or not wanted:
+            return kept, None
+        try:
+            total = sum((t * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).double().sum() for t in wanted)
+            return kept, torch.autograd.grad(total, leaves, allow_unused=True)
+        except Exception as e:
+            return kept, (type(e).__name__, str(e))
+
+
+def load(text, name, in_eager=True):
+    """The namespace of a program's module. ``in_eager``: with Python for the operators of control flow."""
     sys.modules.setdefault(name, types.ModuleType(name))  # dataclasses looks for it
     namespace = {"__name__": name}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(text, f"<{name}>", "exec"), namespace)
+    if in_eager:
+        namespace.update({k: v for k, v in control.IN_EAGER.items() if k in namespace})
     return namespace
 
 
 def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outcome:
     """Run a program both ways. An internal failure of the compiler is a mismatch too."""
     jit.reset()
+    control.forbid()
     captures: list = []
     try:
         with limit(EAGER_SECONDS):
-            eager, compiled = load(text, "program"), load(text, "program")
+            eager, compiled = load(text, "program"), load(text, "program", in_eager=False)
             eager_calls, compiled_calls = eager["calls"](), compiled["calls"]()
     except (Exception, OutOfTime) as e:
         return Outcome("invalid", repr(e))
@@ -120,11 +171,14 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
                 return Outcome("invalid", "too slow in eager")
             try:
                 got = observe(fn, twin, COMPILED_SECONDS)
-                why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), backend)
+                near = eager.get("CLOSE", 1e-4 if backend == "jit" else 1e-6)
+                why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), near)
                 if why and gc.collect():  # while capturing, what the program drops may wait for a collection
-                    why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), backend)
+                    why = differs(want, got, (given, *state(eager)), (twin, *state(compiled)), near)
             except OutOfTime:
                 why = f"timeout: the compiled program takes more than {COMPILED_SECONDS} s"
+            except control.StartsCompiler:
+                return Outcome("invalid", "calls PyTorch's own compiler")
             except (RecursionError, Incomparable):
                 return Outcome("invalid", "cannot be compared")
         if want[1] and "recursion" in want[1][1]:
@@ -132,14 +186,14 @@ def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outco
         failed = [str(w.message) for w in told if issubclass(w.category, InternalFailure)]
         if failed:
             why = f"internal: {failed[0]}"
-        if why and not why.startswith(("internal", "timeout")) and unsteady(text, i, backend):
+        if why and not why.startswith(("internal", "timeout")) and unsteady(text, i, near):
             return Outcome("invalid", "not the same twice in eager")
         if why:
             return Outcome("mismatch", f"call {i}: {why}", captures)
     return Outcome("same", "", captures)
 
 
-def unsteady(text, last, backend) -> bool:
+def unsteady(text, last, near) -> bool:
     """Whether eager itself does not give the same in several runs up to a call, as a program that counts letters in the
     address of a function."""
     kept = []  # so that no address comes twice
@@ -155,7 +209,7 @@ def unsteady(text, last, backend) -> bool:
         kept.append((namespace, calls, seen))
         if len(kept) > 1:
             (first, first_calls, first_seen), n = kept[0], last
-            if differs(first_seen[n], seen[n], (first_calls[n], *state(first)), (calls[n], *state(namespace)), backend):
+            if differs(first_seen[n], seen[n], (first_calls[n], *state(first)), (calls[n], *state(namespace)), near):
                 return True
     return False
 
@@ -176,7 +230,7 @@ def state(namespace):
     return [*map(namespace.get, STATE), getattr(namespace.get("C"), "made", None)]
 
 
-def differs(want, got, given, twin, backend) -> str:
+def differs(want, got, given, twin, near) -> str:
     """What is not the same, in words; empty if all is."""
     if want[1] and got[1] and _FREE.search(got[1][1]) and _UNSET.search(want[1][1]):
         want, got = want[:1] + got[1:], got
@@ -187,7 +241,7 @@ def differs(want, got, given, twin, backend) -> str:
     if want[2] != got[2]:
         return f"printed {want[2]!r} in eager, {got[2]!r} compiled"
     try:
-        same((want[0], given), (got[0], twin), rtol=1e-4 if backend == "jit" else 1e-6)
+        same((want[0], given), (got[0], twin), rtol=near, dense=near == GRADIENTS)
     except AssertionError as e:
         said = _FREE_TEXT.sub(
             r"UnboundLocalError(\"cannot access local variable \1 where it is not associated with a value", str(e))

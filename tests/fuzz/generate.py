@@ -7,13 +7,13 @@ import re
 import textwrap
 import warnings
 
-from .grammar import EXPRESSIONS, GLOBALS, KINDS, NAMES
+from .grammar import GLOBALS, KINDS, NAMES
 from .prelude import CLASSES, PRELUDE
 from .repair import repaired
-from .statements import EXCEPTIONS, JUMPS, STATEMENTS
+from .statements import EXCEPTIONS, JUMPS
+from .themes import THEMES, choose, tables
 
 _HOLE = re.compile(r"<(#|[a-z]+(?:\.[a-z]+)?)>")
-_LEAVES = {kind: [r for r in rows if not re.search(r"<[a-z]+>", r[0])] for kind, rows in EXPRESSIONS.items()}
 _ATOM = re.compile(
     r"[A-Za-z_][\w.]*|'[^']*'|\((?:[^()]|\([^()]*\))*\)|"
     r"[A-Za-z_][\w.]*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])+(?:\.\w+|\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])*")
@@ -45,8 +45,10 @@ class Generator:
     """Makes one program. Some are ``quiet``: nothing that always breaks the graph is in them;
     ``wrong`` is the share of expressions of another kind."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, themes=None):
         self.rng = random.Random(seed)
+        self.themes = choose(self.rng, themes)
+        self.expressions, self.leaves, self.statements = tables(self.themes)
         self.number = 0
         self.budget = 0
         self.calls = []   # expressions that call the program's own helpers: (kind, template)
@@ -63,7 +65,7 @@ class Generator:
         rng = self.rng
         if rng.random() < self.wrong:
             kind = rng.choice(KINDS)
-        rows = EXPRESSIONS[kind] if depth > 0 else _LEAVES[kind] or EXPRESSIONS[kind]
+        rows = self.expressions[kind] if depth > 0 else self.leaves[kind] or self.expressions[kind]
         if depth > 0 and self.calls and rng.random() < 0.25:
             mine = [c for c in self.calls if c[0] == kind]
             if mine:
@@ -73,7 +75,7 @@ class Generator:
             if not (self.quiet and breaks(template) or self.in_method and calls_objects(template)):
                 break
         else:
-            template = self.pick(_LEAVES[kind])
+            template = self.pick(self.leaves[kind])
         return self.fill(template, scope, depth - 1)
 
     def fill(self, template, scope, depth, indent=None):
@@ -110,7 +112,7 @@ class Generator:
     def literal(self, kind):
         return {"int": "1", "list": "[1]", "dict": "{'a': 1}", "obj": "G_o", "tensor": "torch.ones(3)", "str": "'a'",
                 "tuple": "(1, 2)", "set": "{1}", "fn": "abs", "gen": "iter([1, 2])", "co": "steps(2)",
-                "rec": "Vec(1, 2)", "float": "0.5", "bool": "True"}[kind]
+                "rec": "Vec(1, 2)", "float": "0.5", "bool": "True", "sub": "sub(torch.ones(3))"}[kind]
 
     # -- statements -------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Generator:
         if scope.kind != "gen" and rng.random() < 0.05:
             return self.fill(self.pick(JUMPS["def"]), scope, 1)
         for _ in range(20):
-            template = self.pick(STATEMENTS)
+            template = self.pick(self.statements)
             nested = "\n" in template or template == "<def>"
             if nested and (depth <= 0 or self.budget <= 0):
                 continue
@@ -249,7 +251,7 @@ class Generator:
         self.in_method = True
         step = textwrap.dedent(self.function("step", "self, n", ["n"], "int", rng.randint(0, 2), 1).split("\n", 1)[1])
         self.in_method = False
-        parts = [PRELUDE, CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
+        parts = [PRELUDE, *(THEMES[name].prelude for name in self.themes), CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
         shapes = [("int", "n, k=2", ["n", "k"], "<name>(<int>)"),
                   ("int", "n, *q, k=1", ["n", "q", "k"], "<name>(<int>, *<tuple>, k=<int>)"),
                   ("tensor", "x, n=1", ["x", "n"], "<name>(<tensor>, <int>)"),
@@ -277,6 +279,8 @@ class Generator:
                   "torch.tensor([1, 2, 3])", "torch.arange(6.0).view(2, 3)", "torch.arange(6.0).view(3, 2).t()",
                   "torch.arange(6.0)[::2]", "torch.arange(3.0, dtype=torch.float64)", "torch.tensor(2.0)"]
         weights = [6, 3, 3, 2, 1, 2, 1, 1, 1, 0.5]
+        more = [a for name in self.themes for a in THEMES[name].arguments]
+        tensor, weights = tensor + more, weights + [sum(weights) / max(1, len(more))] * len(more)
         x, y = rng.choices(tensor, weights)[0], rng.choices(tensor, weights)[0]
         n = rng.choice(["0", "1", "2", "3", "5", "True"])
         k = rng.choice(["0", "1", "2", "-1", "1.5", "None"] if rng.random() < 0.3 else ["1", "2", "4"])
@@ -324,10 +328,10 @@ def calls_objects(template) -> bool:
     return any(word in template for word in ("<obj>(", ".step", "<fn", "class K"))
 
 
-def generate(seed) -> str:
-    """The program of a seed; one that Python does not compile is followed by the next of the same series."""
+def generate(seed, themes=None) -> str:
+    """The program of a seed, about some themes if they are given; one that Python does not compile is followed by the next of the same series."""
     for attempt in range(50):
-        text = Generator(f"{seed}/{attempt}").program()
+        text = Generator(f"{seed}/{attempt}", themes).program()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -16,6 +16,7 @@ NAMES = {  # variables by the kind of value that they mostly hold
     "bool": ("c",), "co": ("co",), "rec": ("rec", "p"),
 }
 KINDS = tuple(NAMES)
+NAMES["sub"] = ("sa", "sb")  # of a theme only: tensors of other classes
 GLOBALS = {"int": "G_n", "list": "G_v", "dict": "G_d", "tensor": "G_x", "obj": "G_o"}
 
 

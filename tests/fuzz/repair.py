@@ -14,9 +14,8 @@ import textwrap
 import traceback
 import warnings
 
-import torch
 
-from .compare import OutOfTime, limit, load
+from .compare import OutOfTime, limit, load, seeded
 
 ROUNDS, SECONDS = 12, 1.0
 _NAME = re.compile(r"variable '(\w+)'|name '(\w+)' is not defined")
@@ -60,7 +59,7 @@ def failure(text, tree):
     except (Exception, OutOfTime):
         return None
     for given in calls:
-        torch.manual_seed(0)
+        seeded()
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), limit(SECONDS):
                 warnings.simplefilter("ignore")

@@ -66,6 +66,13 @@ def _edits(tree):
                             yield ("replace", index[id(node)], name, i, k)
 
 
+def _body_first(tree) -> list:
+    """The edits, those of the function that is compared before those of what it uses."""
+    inside = {id(n) for f in tree.body if getattr(f, "name", None) == "f" for n in ast.walk(f)}
+    body = {i for i, n in enumerate(ast.walk(tree)) if id(n) in inside}
+    return sorted(_edits(tree), key=lambda edit: edit[1] not in body)
+
+
 def _apply(tree, edit) -> str | None:
     """The text of the tree after an edit, or None if that is no program."""
     tree = copy.deepcopy(tree)
@@ -104,15 +111,65 @@ def _apply(tree, edit) -> str | None:
         return None
 
 
+def _named(node) -> set:
+    """The names that a node mentions: of variables, attributes, imported names, and in short texts."""
+    found = set()
+    for n in ast.walk(node):
+        found.update(v for f in ("id", "attr", "arg") if isinstance(v := getattr(n, f, None), str))
+        found.update(v for v in getattr(n, "names", []) if isinstance(v, str))
+        if isinstance(n, ast.Constant) and isinstance(n.value, str):
+            found.add(n.value)
+    return found
+
+
+def without_unused(text: str) -> str:
+    """The program without the functions, classes, imports and methods that nothing names."""
+    tree = ast.parse(text)
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    needed, todo = set(), [n for n in tree.body if not isinstance(n, (*definitions, ast.Import, ast.ImportFrom))
+                           or getattr(n, "name", None) in ("f", "calls")]
+    kept = {id(n) for n in todo}
+    while todo:
+        node = todo.pop()
+        parts = node.body if isinstance(node, ast.ClassDef) else [node]
+        needed |= {n for b in getattr(node, "bases", []) + getattr(node, "decorator_list", []) for n in _named(b)}
+        for part in parts:  # methods that are named, or that Python calls
+            if part is node or not isinstance(part, ast.FunctionDef) or part.name in needed or part.name[:2] == "__":
+                needed |= _named(part)
+        for n in tree.body:
+            if isinstance(n, definitions) and n.name in needed and id(n) not in kept:
+                kept.add(id(n))
+                todo.append(n)
+        if not todo:  # methods that were named meanwhile
+            before = len(needed)
+            for n in tree.body:
+                if id(n) in kept and isinstance(n, ast.ClassDef):
+                    needed |= {name for part in n.body if getattr(part, "name", None) in needed
+                               for name in _named(part)}
+            todo = [n for n in tree.body if id(n) in kept] if len(needed) > before else []
+    for n in tree.body:
+        if isinstance(n, (ast.Import, ast.ImportFrom)):
+            n.names = [a for a in n.names if (a.asname or a.name.split(".")[0]) in needed]
+            kept |= {id(n)} if n.names else set()
+        elif isinstance(n, ast.ClassDef):
+            n.body = [part for part in n.body if not isinstance(part, ast.FunctionDef) or part.name in needed
+                      or part.name[:2] == "__"] or [ast.Pass()]
+    tree.body = [n for n in tree.body if id(n) in kept]
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
 def shrink(text: str, fails, seconds: float = 60.0) -> str:
     """The smallest program found in this time for which ``fails(text)`` holds."""
     end, done = time.monotonic() + seconds, False
     while not done:
+        smaller = without_unused(text)
+        if len(smaller) < len(text) and fails(smaller):
+            text = smaller
         done, tree = True, ast.parse(text)
         skip = 0
         while True:
             found = None
-            for n, edit in enumerate(_edits(tree)):
+            for n, edit in enumerate(_body_first(tree)):
                 if n < skip:
                     continue
                 if time.monotonic() > end:
@@ -123,6 +180,9 @@ def shrink(text: str, fails, seconds: float = 60.0) -> str:
                     break
             if found is None:
                 break
-            skip, text = found
-            tree, done = ast.parse(text), False
+            (skip, text), done = found, False
+            smaller = without_unused(text)
+            if len(smaller) < len(text) and fails(smaller):
+                skip, text = 0, smaller
+            tree = ast.parse(text)
     return text

@@ -71,13 +71,15 @@ def enter(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Va
 def make_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, tangent = args
     level = _open(s, kwargs)
+    if not (tensor.is_tensor and tangent.is_tensor):
+        raise _refuse("a dual number of what is no tensor")
     if tensor.handle(s).shape != tangent.handle(s).shape or tensor.handle(s).dtype is not tangent.handle(s).dtype:
         raise _refuse("a tangent of another shape or dtype than its tensor")
     dual = transforms.grad_enters(s, [tensor, Constant(level.number)], {})
     dual.call_method(s, "requires_grad_")
     made = (dual, tangent, dual.handle(s).base.version)
-    s.journal.set_field(s, "levels", tuple(replace(one, duals=(*one.duals, made)) if one is level else one
-                                           for one in s.levels))
+    s.journal.set_field(s, "levels", tuple(replace(one, duals=(*one.duals, made)) if one.number == level.number
+                                           else one for one in s.levels))
     return dual
 
 
@@ -93,6 +95,8 @@ def _tangent(vjp, output, duals, tangents):
 @on_name((BELOW, "_unpack_dual"))
 def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, level = args[0], _open(s, kwargs)
+    if not tensor.is_tensor:
+        raise _refuse("unpack_dual of what is no tensor")
     for dual, tangent, _ in level.duals:
         if dual is tensor:
             return TupleValue([_left(s, tensor, level), tangent])
@@ -113,7 +117,15 @@ def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[s
 
 def _left(s: Session, tensor: Value, level: transforms.Level) -> Value:
     """A tensor as it is without the level."""
-    return transforms.grad_leaves(s, [tensor, Constant(level.number)], {})
+    handle = tensor.handle(s)
+    found = backward.outer(s.tracer, handle, _leaves(s, level), level.tracked)
+    return tensor if found is handle else s.recording.tensor_of(found)
+
+
+def _leaves(s: Session, level: transforms.Level) -> tuple:
+    """The tensors that the program has made to require grad, before the level and inside."""
+    duals = [dual.handle(s) for dual, *_ in level.duals]
+    return tuple([h for h in s.tracer.inner_leaves if not any(h is d for d in duals)])
 
 
 @on_name((BELOW, "_exit_dual_level"))
@@ -123,12 +135,14 @@ def leave(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Va
         raise _refuse("a dual number is changed in place")
     nodes, new = backward.unfolded(s.tracer)
     inside = carrying(nodes, {new[dual.handle(s).node] for dual, *_ in level.duals})
+    leaves = _leaves(s, level)
     for tensor in list(s.recording.tensors.values()):
         handle = tensor.handle(s)
         if handle.requires_grad and new.get(handle.node) in inside:
-            if backward.outer(s.tracer, handle, level.leaves, level.tracked) is not handle:
+            if backward.outer(s.tracer, handle, leaves, level.tracked) is not handle:
                 s.tracer.set(handle, "_grad", False)
     transforms.grad_ends(s, [], {})
+    s.tracer.set(s.tracer, "inner_leaves", leaves)
     return NONE
 
 

@@ -48,7 +48,8 @@ class Level:
         first, nodes: of a map, the number of the first write inside, and how many nodes there were.
         same: of a map, whether each slice may draw the same random numbers.
         entered: of a map, (handle, version of its memory, node, whole tensor) of each slice that its function was
-            given; of the whole tensor, the mapped dimension is the first.
+            given (of the whole tensor, the mapped dimension is the first); of a gradient, (handle, version of its
+            memory, the program's tensor) of each.
         given: of a map, (whole tensor as it was given, its mapped dimension) for each of these.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
@@ -193,8 +194,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
                                 _size(s, level))
     if view:
-        found = s.torch_call(torch.Tensor.view_as, [whole, whole], {}) if view is whole.handle(s) else (
-            s.recording.tensor_of(view))
+        found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
         found = s.recording.tensor_of(mapping.collect(s.tracer, handle, level.number, _size(s, level)))
     else:
@@ -243,13 +243,19 @@ def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     handle, level = args[0].handle(s), _level(s, args[1])
     tracked = handle.requires_grad and level.tracked
     b = s.tracer.builder
-    return s.recording.tensor_of(s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked))
+    inside = s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked)
+    entered = (*level.entered, (inside, inside.base.version, args[0]))
+    s.journal.set_field(s, "levels", tuple([replace(lv, entered=entered) if lv is level else lv for lv in s.levels]))
+    return s.recording.tensor_of(inside)
 
 
 @on_call(torch_private.grad_leaves)
 def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     level = _level(s, args[1])
     handle = args[0].handle(s)
+    for inside, version, outside in level.entered:  # as it came: the program's own tensor
+        if handle is inside and handle.base.version == version:
+            return outside
     found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
     return args[0] if found is handle else s.recording.tensor_of(found)
 
@@ -292,7 +298,13 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
     start = pytree.tree_map(torch.zeros_like, made[0])
     _, push = vjp(made[1], start)
     pushed, = push(tangents)
-    return (made[0], pushed, made[2]) if has_aux else (made[0], pushed)
+    given = pytree.tree_leaves(primals)
+
+    def shown(t):  # what was given comes back as a view of it
+        return t.view_as(t) if any([t is p for p in given]) else t
+
+    out, *aux = [pytree.tree_map(shown, part) for part in (made[0], *made[2:])]
+    return (out, pushed, *aux)
 
 
 @on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))

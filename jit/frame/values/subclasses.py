@@ -77,10 +77,6 @@ class SubclassTensor(TensorValue):
             return s.asker.call(raw.__get__, [self], {})
         return self.plain_attribute(s, name)
 
-    def plain_attribute(self, s: Session, name: str) -> Value:
-        """PyTorch's own attribute, past what the class makes of it."""
-        return super().getattr(s, name)
-
 
 class HeldTensor(SubclassTensor):
     """See above. ``maker``: what makes it of a plain tensor, with what follows the tensor's class."""

@@ -92,8 +92,11 @@ class TensorValue(Value):
         return ("tensor", id(self._handle), self)
 
     def plain_attribute(self, s: Session, name: str) -> Value:
-        """PyTorch's own attribute, past what the class makes of it."""
-        return self.getattr(s, name)
+        """PyTorch's own attribute, past what classes and modes make of it."""
+        handler = tables.tensor_attributes.get(name)
+        if handler is not None:
+            return handler(s, self)
+        return s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
 
     def getattr(self, s: Session, name: str) -> Value:
         if name == "__class__":
@@ -101,16 +104,15 @@ class TensorValue(Value):
         found, raw, owner = s.class_lookup(self.cls, name)
         if not found or raw is not OWN_MEMBERS.get(name):
             return self.added_attr(s, name, found, raw)
-        handler = tables.tensor_attributes.get(name)
-        if handler is not None:
-            return handler(s, self)
-        if callable(getattr(torch.Tensor, name)):
+        if callable(getattr(torch.Tensor, name)) and name not in tables.tensor_attributes:
             if self.source is not None and not is_data_descriptor(raw):
                 value = self.own_attr(s, name)
                 if value is not None:
                     return value
             return TensorMethod(self, name)
-        return s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
+        if name != "__dict__" and s.asker.concerns([self], {}):
+            return s.asker.call(raw.__get__, [self], {})
+        return self.plain_attribute(s, name)
 
     def added_attr(self, s: Session, name: str, found: bool, raw) -> Value:
         """An attribute that is not PyTorch's: of the class where ``found``, and else the tensor's own."""
@@ -191,6 +193,8 @@ class TensorValue(Value):
                           hint="use torch.where, or move the branch out of the compiled function")
 
     def length(self, s: Session) -> int:
+        if s.asker.concerns([self], {}):
+            return s.asker.call(torch.Tensor.__len__, [self], {}).const(s)
         s.recording.tensor_slot(self.cls, "__len__")
         handle = self.handle(s)
         if not handle.shape:
@@ -199,6 +203,8 @@ class TensorValue(Value):
 
     def iter(self, s: Session) -> Value:
         s.recording.tensor_slot(self.cls, "__iter__")
+        if s.asker.concerns([self], {}):  # as Tensor.__iter__ asks
+            s.torch_call(torch.Tensor.dim, [self], {})
         handle = self.handle(s)
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
@@ -211,6 +217,8 @@ class TensorValue(Value):
     def truth_value(self, s: Session) -> Value:
         if self.known(s) is not None:
             return super().truth_value(s)
+        if s.asker.concerns([self], {}):
+            return self.call_method(s, "__bool__")
         s.recording.tensor_slot(self.cls, "__bool__")
         return s.recording.read_later(bool, self, "keep it a tensor, and use torch.where")
 

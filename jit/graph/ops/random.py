@@ -311,10 +311,15 @@ def _loses_gaps(t: TensorType) -> bool:
 
 @op("bernoulli_", raw=True)
 def bernoulli_(t: Tracer, self: TensorHandle, p: float | TensorHandle = 0.5, *, generator=None) -> TensorHandle:
-    value = bernoulli(t.builder, self.node, p, generator=generator)
+    b = t.builder
+    value = bernoulli(b, self.node, p, generator=generator)
     if value is NotImplemented:
         probability = p.node if isinstance(p, TensorHandle) else float(p)
-        value = aten.call(t.builder, "bernoulli", [self.node, probability], {"generator": generator})
+        order = list(range(self.type.rank))
+        if not isinstance(p, TensorHandle):  # number by number in the order of the memory; a new tensor is row-major
+            order.sort(key=lambda d: -hint(self.type.strides[d]))
+        value = aten.call(b, "bernoulli", [b.permute(self.node, tuple(order)), probability], {"generator": generator})
+        value = b.permute(value, tuple(order.index(d) for d in range(len(order))))
     t.write(self, value)
     return self
 

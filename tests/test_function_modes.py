@@ -1,0 +1,98 @@
+"""A ``TorchFunctionMode`` of the program's in compiled functions sees what it sees in eager, and nothing of the
+compiler's."""
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import jit
+
+
+class Noting(TorchFunctionMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.log.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Wider(TorchFunctionMode):
+    """Tells another length, and another shape."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.__len__:
+            return result + 1
+        return (*result, 7) if func == torch.Tensor.shape.__get__ else result
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        return x + 1
+
+
+def broken(x):
+    y = x + 1
+    jit.graph_break()
+    return y * 2
+
+
+WHOLE = {
+    "attributes": lambda x: (x.shape, x.dtype, x.T, x.device, x.is_leaf, x.requires_grad),
+    "methods": lambda x: (x.dim(), x.size(), x.stride(), x.numel()),
+    "length": lambda x: len(x) + 1,
+    "grad mode": without_gradients,
+    "operators": lambda x: (x == 1, 2 - x, -x, abs(x), x[0]),
+}
+BROKEN = {"break": broken, "truth": lambda x: bool(x.sum() > 1), "branch": lambda x: x + 1 if x.sum() > 1 else x}
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *BROKEN])
+def test_what_a_mode_sees(name):
+    body = {**WHOLE, **BROKEN}[name]
+
+    def fn(x):
+        log = []
+        with Noting(log):
+            body(x)
+        return log
+
+    x = torch.ones(2, 2)
+    fast = jit.compile(fn, fullgraph=name in WHOLE)
+    assert [fast(x), fast(x)] == [fn(x)] * 2
+
+
+def test_a_mode_has_the_last_word():
+    def fn(x):
+        with Wider():
+            return len(x), x.shape, x * len(x)
+
+    x = torch.ones(2, 3)
+    expected, found = fn(x), jit.compile(fn, fullgraph=True)(x)
+    assert expected[:2] == found[:2] and torch.equal(expected[2], found[2])
+
+
+class Tagged(torch.Tensor):
+    seen: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_running_a_graph_asks_no_class(backend):
+    def fn(x):
+        x.view(-1)[1:].mul_(2)
+        jit.graph_break()
+        return len(Tagged.seen)
+
+    counts = []
+    for run in (fn, jit.compile(fn, backend=backend)):
+        x = torch.arange(3.0).as_subclass(Tagged)
+        Tagged.seen.clear()
+        counts.append(run(x))
+    assert counts[0] == counts[1]
