@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import types
 from typing import Any, Callable, NoReturn
 
@@ -412,6 +413,26 @@ def process_groups() -> Any:
 # of tensors that are spread over processes; ``torch.distributed.tensor`` is imported by the program
 make_wrapper = required("Tensor._make_wrapper_subclass", "makes the stand-ins of calls with tensors of subclasses")
 no_function = required("_C._disabled_torch_function_impl", "tells which classes have a __torch_function__")
+
+
+# of tensors of the jagged layout; their module is imported by the program
+NESTED = "torch.nested._internal.nested_tensor"
+
+
+def nested_int(tensor: Any, factor: int) -> Any:
+    """The size that stands for the lengths that ``tensor`` has, or has the ends of."""
+    return sys.modules[NESTED].get_tensor_symint(tensor, coeff=factor)
+
+
+def new_jagged(cls: Any, values: Any, offsets: Any, lengths: Any, ragged_idx: int, cache: dict) -> Any:
+    return cls(values, offsets, lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache)
+
+
+def make_jagged(cls: type, sizes: Any, strides: Any, dtype: Any, device: Any, requires_grad: bool) -> Any:
+    """A tensor without data of the jagged layout."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).add(torch._C.DispatchKey.AutogradNestedTensor)
+    return make_wrapper(cls, sizes, strides, 0, torch.contiguous_format, dtype, torch.jagged, device, False,
+                        requires_grad, "sizes", False, True, keys, storage_size=0)
 
 
 def of_dtensors() -> types.SimpleNamespace:

@@ -37,6 +37,7 @@ from .states.grad_mode import GRAD_MODE
 from .values.base import Raised, Value
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
+from .values.jagged import NestedInt, SizeOfSequences
 from .values.lifting import lift
 from .values.mappings import DictValue
 
@@ -267,6 +268,8 @@ class Asker:
             return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
         if value.symbolic is int:
             return to_torch(value.exact_int())
+        if type(value) is NestedInt:
+            return torch.SymInt(SizeOfSequences(value))
         if value.is_const():
             return value.const(s)
         if value.overrides_functions(s):
@@ -289,6 +292,8 @@ class Asker:
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
+        if isinstance(obj, torch.SymInt) and isinstance(obj.node, SizeOfSequences):
+            return obj.node.value
         if isinstance(obj, torch.SymInt):
             return lift(s, from_torch(obj))
         if type(obj) is list:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..source import Source
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+KINDS: dict[tuple[str, str], type[WrapperTensor]] = {}  # (module, name) of a class of PyTorch's -> its values
 
 
 def overrides_functions(s: Session, cls: type) -> bool:
@@ -253,5 +254,6 @@ def wrap_tensor(s: Session, obj: torch.Tensor, source: Source | None) -> TensorV
     if cls in PLAIN_CLASSES:
         return TensorValue(None, obj, source)
     s.set_field(s.asker, "seen", True)
-    return WrapperTensor(cls, obj, source) if dispatches(s, cls) else HeldTensor(cls, None, obj, source)
+    kind = KINDS.get((cls.__module__, cls.__qualname__), WrapperTensor)
+    return kind(cls, obj, source) if dispatches(s, cls) else HeldTensor(cls, None, obj, source)
 
