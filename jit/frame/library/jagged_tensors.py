@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
 from ... import torch_private
+from ...errors import Unsupported
 from ..tables import on_name
 from ..values.constant import Constant
+from ..values.containers import TupleValue
 from ..values.jagged import JaggedTensor, NestedInt
 from ..values.mappings import DictValue
 
@@ -15,6 +21,9 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..values.base import Value
     from ..values.functions import FunctionValue
+
+
+OPERATORS = "torch.nested._internal.ops"
 
 
 @on_name((torch_private.NESTED, "get_tensor_symint"))
@@ -58,3 +67,38 @@ def no_thunks(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
 @on_name(("torch.fx.experimental.symbolic_shapes", "is_nested_int"))
 def is_nested_int(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(type(args[0]) is NestedInt)
+
+
+@on_name(("torch.fx.operator_schemas", "normalize_function"))
+def by_names(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The arguments of an operator by the names that its schema has, with what it has by default."""
+    op, given = args[0].const(s), {n: v for n, v in kwargs.items() if n in ("args", "kwargs")}
+    given.update(zip(("args", "kwargs"), args[1:3]))
+    only = kwargs.get("normalize_to_only_use_kwargs", Constant(False)).truth(s)
+    if not only or not isinstance(op, type(torch.ops.aten.add.Tensor)):
+        raise Unsupported("the arguments of a function that is no operator, by name", kind="torch-argument")
+    named = {} if given["kwargs"].is_none else {k.const(s): v for k, v in given["kwargs"].load(s).values()}
+    positional = given["args"].items_list(s)
+    found = {}
+    for at, argument in enumerate(torch_private.schema(op).arguments):
+        if at < len(positional):
+            value = positional[at]
+        elif argument.name in named:
+            value = named[argument.name]
+        else:
+            value = s.from_python(argument.default_value)
+        found["input" if argument.name == "self" else argument.name] = value
+    return TupleValue([TupleValue([]), s.dict_of(found)])
+
+
+@on_name((OPERATORS, "lookup_jagged"))
+def lookup(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What computes an operator: of its table, or for what works by element. The check of the latter's arguments by
+    their schema asks C++ and says no more than how many of them are tensors."""
+    ops, op = sys.modules[OPERATORS], args[0].const(s)
+    tensors = sum(a.is_tensor for a in args[1:])
+    if op in ops.JAGGED_OPS_TABLE or torch.Tag.pointwise not in op.tags or tensors not in (1, 2):
+        return s.inline(fn, args, kwargs)
+    if any(type(a) is NestedInt for a in args[1:]):
+        raise Unsupported("a nested int as an operand", kind="tensor-layout")
+    return s.wrap_raw(functools.partial((ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1], op))
