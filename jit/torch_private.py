@@ -416,6 +416,7 @@ no_function = required("_C._disabled_torch_function_impl", "tells which classes 
 
 
 # of tensors of the jagged layout; their module is imported by the program
+InferenceMode = required("_C._InferenceMode", "tensors of the jagged layout")
 NESTED = "torch.nested._internal.nested_tensor"
 
 

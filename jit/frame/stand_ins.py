@@ -438,7 +438,8 @@ class Asker:
             given = tangent.new_stand_in(s, StandIn, False)
             given.value, given.asker = tangent, self
             done = len(s.effects.log)
-            with self.as_program(), Operators(self):
+            # the engine's own function is no call of the program's that a class has a say in
+            with self.as_program(), torch_private.WithoutFunctionOfClasses(), Operators(self):
                 try:
                     found = torch.autograd.grad(result, leaves, given, retain_graph=True, allow_unused=True)
                 except (Raised, JitError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ..tables import on_name
+from ..tables import on_call, on_name
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.jagged import JaggedTensor, NestedInt
@@ -81,13 +82,13 @@ def by_names(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str,
     positional = given["args"].items_list(s)
     found = {}
     for at, argument in enumerate(torch_private.schema(op).arguments):
+        name = "input" if argument.name == "self" else argument.name
         if at < len(positional):
-            value = positional[at]
-        elif argument.name in named:
-            value = named[argument.name]
+            found[name] = positional[at]
+        elif name in named or argument.name in named:
+            found[name] = named[name if name in named else argument.name]
         else:
-            value = s.from_python(argument.default_value)
-        found["input" if argument.name == "self" else argument.name] = value
+            found[name] = s.from_python(argument.default_value)
     return TupleValue([TupleValue([]), s.dict_of(found)])
 
 
@@ -102,3 +103,12 @@ def lookup(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
     if any(type(a) is NestedInt for a in args[1:]):
         raise Unsupported("a nested int as an operand", kind="tensor-layout")
     return s.wrap_raw(functools.partial((ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1], op))
+
+
+@on_call(torch_private.InferenceMode)
+def inference_mode(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``with torch.inference_mode(x.is_inference())`` where neither is in that mode changes nothing."""
+    if len(args) != 1 or kwargs or args[0].truth(s) or torch.is_inference_mode_enabled():
+        raise Unsupported("a new torch._C._InferenceMode", "make the object outside the compiled function",
+                          kind="instantiate")
+    return s.wrap_class(contextlib.nullcontext).call(s, [], {})
