@@ -245,8 +245,8 @@ class Asker:
         self.keys = torch_private.included_keys(), torch_private.excluded_keys()
         mode = torch_private.pop_dispatch_mode(None) if torch_private.dispatch_modes() else None
         try:
-            with (torch_private.ForceKeys(*self.outer), torch_private.WithoutFunctionOfClasses(),
-                  torch.set_grad_enabled(True)):
+            with (self.s.states.told(GRAD_MODE, self.s.states.peek(GRAD_MODE)), torch_private.ForceKeys(*self.outer),
+                  torch_private.WithoutFunctionOfClasses(), torch.set_grad_enabled(True)):
                 yield
         finally:
             self.keys = before
