@@ -265,7 +265,7 @@ class Asker:
         if value.builtin in (list, tuple):
             parts = [self.to_real(v) for v in value.items_list(s)]
             cls = value.pytype(s)
-            return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
+            return parts if cls is list else cls(*parts) if hasattr(cls, "_fields") else cls(parts)
         if value.symbolic is int:
             return to_torch(value.exact_int())
         if type(value) is NestedInt:

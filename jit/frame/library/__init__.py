@@ -5,7 +5,7 @@ from ..values import byte_arrays  # noqa: F401  (as these, for its rules)
 from . import (  # noqa: F401
     autograd_functions, backward, batching, builtin_functions, cached_functions, class_checks, class_statements,
     classes, compiler_control, container_methods, control_flow, distributed, dtensors, flex_attention,
-    foreign_operators, formatting, forward_mode, interpreter, jagged_tensors, modules, numpy_functions, optimizers, pickles,
-    polyfills, random_state, records, sharded_modules, stdlib, tensor_subclasses, text, torch_functions,
-    transforms, type_expressions, user_kernels, wrapping,
+    foreign_operators, formatting, forward_mode, interpreter, jagged_attention, jagged_tensors, modules,
+    numpy_functions, optimizers, pickles, polyfills, random_state, records, sharded_modules, stdlib,
+    tensor_subclasses, text, torch_functions, transforms, type_expressions, user_kernels, wrapping,
 )

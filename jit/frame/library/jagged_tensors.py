@@ -15,13 +15,13 @@ from ...errors import Unsupported
 from ..tables import on_call, on_name
 from ..values.constant import Constant
 from ..values.containers import TupleValue
+from ..values.functions import FunctionValue
 from ..values.jagged import JaggedTensor, NestedInt
 from ..values.mappings import DictValue
 
 if TYPE_CHECKING:
     from ..session import Session
     from ..values.base import Value
-    from ..values.functions import FunctionValue
 
 
 OPERATORS = "torch.nested._internal.ops"
@@ -73,14 +73,17 @@ def is_nested_int(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict
 @on_name(("torch.fx.operator_schemas", "normalize_function"))
 def by_names(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The arguments of an operator by the names that its schema has, with what it has by default."""
-    op, given = args[0].const(s), {n: v for n, v in kwargs.items() if n in ("args", "kwargs")}
+    given = {n: v for n, v in kwargs.items() if n in ("args", "kwargs")}
     given.update(zip(("args", "kwargs"), args[1:3]))
-    only = kwargs.get("normalize_to_only_use_kwargs", Constant(False)).truth(s)
-    if not only or not isinstance(op, type(torch.ops.aten.add.Tensor)):
-        raise Unsupported("the arguments of a function that is no operator, by name", kind="torch-argument")
+    if not kwargs.get("normalize_to_only_use_kwargs", Constant(False)).truth(s):
+        raise Unsupported("the arguments of a function, some by name", kind="torch-argument")
     named = {} if given["kwargs"].is_none else {k.const(s): v for k, v in given["kwargs"].load(s).values()}
     positional = given["args"].items_list(s)
-    found = {}
+    if type(args[0]) is FunctionValue:
+        return TupleValue([TupleValue([]), s.dict_of(s.calls.bind(args[0], positional, named))])
+    op, found = args[0].const(s), {}
+    if not isinstance(op, torch_private.OpOverload):
+        raise Unsupported("the arguments of a function that is no operator, by name", kind="torch-argument")
     for at, argument in enumerate(torch_private.schema(op).arguments):
         name = "input" if argument.name == "self" else argument.name
         if at < len(positional):
@@ -112,3 +115,35 @@ def inference_mode(s: Session, args: list[Value], kwargs: dict[str, Value]) -> V
         raise Unsupported("a new torch._C._InferenceMode", "make the object outside the compiled function",
                           kind="instantiate")
     return s.wrap_class(contextlib.nullcontext).call(s, [], {})
+
+
+@on_name((torch_private.WEAK, "WeakIdKeyDictionary.__getitem__"))
+def looked_up(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return NestedInt(args[1]) if _has_nested_ints(args[0]) else s.inline(fn, args, kwargs)
+
+
+@on_name((torch_private.WEAK, "WeakIdKeyDictionary.__setitem__"))
+def entered(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """That another tensor of offsets, which is a copy, has the same nested int."""
+    if not _has_nested_ints(args[0]):
+        return s.inline(fn, args, kwargs)
+    if type(args[2]) is not NestedInt or args[2].of is not args[1]:
+        raise Unsupported("offsets that are those of another tensor, on another device", kind="tensor-layout")
+    return Constant(None)
+
+
+def _has_nested_ints(value: Value) -> bool:
+    """Whether it is the table in which PyTorch notes the nested int of each tensor."""
+    module = sys.modules.get(torch_private.NESTED)
+    return module is not None and getattr(value, "obj", None) is getattr(module, "_tensor_symint_registry", value)
+
+
+@on_call(torch.ops.aten.sym_is_contiguous.default)
+def is_contiguous(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.torch_call(torch.Tensor.is_contiguous, args[:1],
+                        {**kwargs, **({"memory_format": args[1]} if len(args) > 1 else {})})
+
+
+@on_call(torch.nested.to_padded_tensor)
+def to_padded_tensor(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.torch_call(torch.Tensor.to_padded_tensor, args, kwargs)
