@@ -415,16 +415,16 @@ class Asker:
             tangents, finish = self.differentiate(t, leaves, [t.value.handle(s)])
             t.value = s.recording.tensor_of(finish(s.recording.tensor_of(tangents[0]))[0])
 
-    def emerging(self, value: Any) -> dict[int, Value]:
-        """Of a result with a history: id of a tensor inside -> that tensor with the history, in order."""
-        s, parts = self.s, with_gradient(self.s, taken_apart(self.s, value)[0])
+    def emerging(self, value: Any) -> dict[str, tuple[Value, Value]]:
+        """Of a result with a history: name of a tensor inside -> (it, that tensor with the history), in order."""
+        s, parts = self.s, with_gradient(self.s, value, taken_apart(self.s, value)[0])
         stand_in = self.made[id(value)][1]
         tangents, finish = self.differentiate(stand_in, self.leaves.get(id(stand_in), [stand_in]),
                                               [p.handle(s) for p in parts.values()])
         inside: dict = dict(zip(parts, map(s.recording.tensor_of, tangents)))
         with self.unrecorded():
             tangent = rebuilt(s, value, inside)
-        return dict(zip(map(id, parts.values()), map(s.recording.tensor_of, finish(tangent))))
+        return {name: (parts[name], s.recording.tensor_of(h)) for name, h in zip(parts, finish(tangent))}
 
     def differentiate(self, result: StandIn, leaves: list[StandIn],
                       handles: list[TensorHandle]) -> tuple[list[TensorHandle], Callable]:
@@ -437,7 +437,7 @@ class Asker:
         def finish(tangent: Any) -> list[TensorHandle]:
             given = tangent.new_stand_in(s, StandIn, False)
             given.value, given.asker = tangent, self
-            done = len(s.effects.log)
+            done, states = len(s.effects.log), dict(s.states.now)
             # the engine's own function is no call of the program's that a class has a say in
             with self.as_program(), torch_private.WithoutFunctionOfClasses(), Operators(self):
                 try:
@@ -446,7 +446,7 @@ class Asker:
                     raise
                 except Exception as error:  # of PyTorch's, in a formula
                     raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
-            if s.effects.since(done):
+            if any(e.state is None for e in s.effects.log[done:]) or s.states.changed_since(states):
                 raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
             with self.unrecorded():
                 rows = [row for t, g in zip(leaves, found)

@@ -132,6 +132,11 @@ class States:
         """Whether it is another than it is outside."""
         return any(value != state.read(*key) for key, value in self.of(state).items())
 
+    def changed_since(self, before: dict) -> bool:
+        """Whether any state is another than it was with ``before``, a copy of ``now``."""
+        return any(self.now.get(at, ABSENT) != value and self.peek(*at) != (at[0].read(*at[1:]) if value is ABSENT else value)
+                   for at in self.now.keys() | before.keys() for value in (before.get(at, ABSENT),))
+
     def check(self, nodes) -> None:
         """Raise Unsupported where one of the nodes that a step has recorded depends on what the program has changed."""
         for state in {at[0] for at in self.now}:

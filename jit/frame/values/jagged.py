@@ -143,6 +143,8 @@ class SizeOfSequences(SizeNode):
 class JaggedTensor(WrapperTensor):
     """Of ``torch.nested``'s class."""
 
+    carrying = ("_values",)
+
     def own_attr(self, s: Session, name: str) -> Value | None:
         if self.obj is not None and name in ("_size", "_strides") and name not in self.attrs:
             self.laid_out(s)
@@ -178,9 +180,8 @@ class JaggedTensor(WrapperTensor):
         parts = s.asker.emerging(self) if known is not None and known[1].requires_grad else {}
         inside = []
         for name in _INSIDE:
-            part = parts.get(id(self.attrs[name]))
-            inside.append(functools.partial(e.load, self.attrs[name]) if part is None
-                          else functools.partial(e.call_const, torch.Tensor.detach, [part]))
+            inside.append(functools.partial(e.load, self.attrs[name]) if name not in parts
+                          else functools.partial(e.call_const, torch.Tensor.detach, [parts[name][1]]))
         e.call(torch_private.new_jagged, e.const(self.cls), *inside)
         e.remember(self)
         for name, value in self.attrs.items():
@@ -189,7 +190,7 @@ class JaggedTensor(WrapperTensor):
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), *(functools.partial(e.load, p) for p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p) for _, p in parts.values()))
             e.remember(self)
 
 

@@ -102,6 +102,7 @@ class WrapperTensor(SubclassTensor):
     """See above. ``made``: the arguments that ``_make_wrapper_subclass`` was called with."""
 
     dispatches = True
+    carrying: tuple[str, ...] | None = None  # which of the tensors inside have gradients, where not all of real numbers
 
     def __init__(self, cls: type, obj: torch.Tensor | None = None, source: Source | None = None,
                  made: tuple[list[Value], dict[str, Value]] = ((), {})) -> None:  # type: ignore[assignment]
@@ -234,14 +235,14 @@ class WrapperTensor(SubclassTensor):
         e.call_const(torch_private.make_wrapper, args, kwargs)
         e.remember(self)
         for name, value in self.attrs.items():
-            part = None if value is DELETED else parts.get(id(value))
+            part = parts[name][1] if name in parts and value is parts[name][0] else None
             if value is not DELETED:
                 e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value) if part is None
                        else functools.partial(e.call_const, torch.Tensor.detach, [part]))
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), *(functools.partial(e.load, p) for p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p) for _, p in parts.values()))
             e.remember(self)
 
     def describe(self) -> str:
