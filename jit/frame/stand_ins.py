@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -415,8 +415,8 @@ class Asker:
             tangents, finish = self.differentiate(t, leaves, [t.value.handle(s)])
             t.value = s.recording.tensor_of(finish(s.recording.tensor_of(tangents[0]))[0])
 
-    def emerging(self, value: Any) -> dict[str, tuple[Value, Value]]:
-        """Of a result with a history: name of a tensor inside -> (it, that tensor with the history), in order."""
+    def emerging(self, value: Any) -> dict[str, Emerging]:
+        """Of a result with a history: name of a tensor inside -> what becomes of it, in order."""
         s, parts = self.s, with_gradient(self.s, value, taken_apart(self.s, value)[0])
         stand_in = self.made[id(value)][1]
         tangents, finish = self.differentiate(stand_in, self.leaves.get(id(stand_in), [stand_in]),
@@ -424,7 +424,14 @@ class Asker:
         inside: dict = dict(zip(parts, map(s.recording.tensor_of, tangents)))
         with self.unrecorded():
             tangent = rebuilt(s, value, inside)
-        return {name: (parts[name], s.recording.tensor_of(h)) for name, h in zip(parts, finish(tangent))}
+        found = {}
+        for name, handle in zip(parts, finish(tangent)):
+            shown = handle.base.frozen is not None  # the tensor inside is a view, and stays one: this is its history alone
+            if shown:
+                s.tracer.set(handle.base, "frozen", None)
+            history = s.recording.tensor_of(handle)
+            found[name] = Emerging(parts[name], history, parts[name] if shown else history)
+        return found
 
     def differentiate(self, result: StandIn, leaves: list[StandIn],
                       handles: list[TensorHandle]) -> tuple[list[TensorHandle], Callable]:
@@ -455,6 +462,14 @@ class Asker:
             return trace.finish([g for _, g in rows], None)
 
         return trace.tangents, finish
+
+
+class Emerging(NamedTuple):
+    """A tensor inside of a result: as it is, with a history, and that of these two whose memory the result shows."""
+
+    inside: Value
+    history: Value
+    shown: Value
 
 
 def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:

@@ -181,7 +181,7 @@ class JaggedTensor(WrapperTensor):
         inside = []
         for name in _INSIDE:
             inside.append(functools.partial(e.load, self.attrs[name]) if name not in parts
-                          else functools.partial(e.call_const, torch.Tensor.detach, [parts[name][1]]))
+                          else functools.partial(e.call_const, torch.Tensor.detach, [parts[name].shown]))
         e.call(torch_private.new_jagged, e.const(self.cls), *inside)
         e.remember(self)
         for name, value in self.attrs.items():
@@ -190,7 +190,7 @@ class JaggedTensor(WrapperTensor):
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p) for _, p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p.history) for p in parts.values()))
             e.remember(self)
 
 

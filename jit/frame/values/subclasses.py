@@ -235,14 +235,14 @@ class WrapperTensor(SubclassTensor):
         e.call_const(torch_private.make_wrapper, args, kwargs)
         e.remember(self)
         for name, value in self.attrs.items():
-            part = parts[name][1] if name in parts and value is parts[name][0] else None
+            part = parts[name].shown if name in parts and value is parts[name].inside else None
             if value is not DELETED:
                 e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value) if part is None
                        else functools.partial(e.call_const, torch.Tensor.detach, [part]))
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p) for _, p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p.history) for p in parts.values()))
             e.remember(self)
 
     def describe(self) -> str:

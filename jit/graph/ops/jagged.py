@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from jit.graph.ir import TensorType
 from jit.graph.registry import extern, python_function
 
 if TYPE_CHECKING:
-    import torch
     from jit.graph.dims import IntExpr
     from jit.graph.handles import TensorHandle
     from jit.graph.tracer import Tracer
@@ -37,8 +38,10 @@ def from_padded(dense: TensorType, offsets: Sequence[TensorType], total_L: IntEx
 
 def attention_of_sequences(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_offsets: torch.Tensor,
                            k_offsets: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Of rows (rows, heads, width), each sequence with that of the same place."""
-    raise AssertionError("it is a step of a graph")
+    """Of rows (rows, heads, width), each sequence with that of the same place. It is a step of a graph; what is done
+    here, for one sequence, tells what autograd keeps for it."""
+    weights = torch.matmul(q.transpose(0, 1), k.permute(1, 2, 0)).softmax(-1)
+    return torch.matmul(weights, v.transpose(0, 1)).transpose(0, 1)
 
 
 @python_function(attention_of_sequences)
