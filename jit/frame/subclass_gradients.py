@@ -153,7 +153,7 @@ def carriers(s: Session, value: Any) -> dict[str, TensorValue]:
 def _input(s: Session, like: TensorValue, source: Source) -> TensorValue:
     example = like.obj.detach().requires_grad_()
     handle = s.tracer.input(example, source)
-    handle.node.type = like.handle(s).type  # whose sizes and strides are guarded
+    handle.node.type = handle.base.type = handle.type = like.handle(s).type  # whose sizes and strides are guarded
     handle.is_leaf = False
     made = TensorValue(handle, example, source)
     s.recording.inputs.append(made)

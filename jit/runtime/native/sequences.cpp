@@ -1,13 +1,14 @@
 // Attention of sequences that lie one behind the other, each with itself or with that of the same place: operators that
 // a graph calls for tensors of the jagged layout, where PyTorch takes these apart and computes with a tensor for each.
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
 #include <optional>
 #include <tuple>
 #include <vector>
+
+#include "vjp.h"
 
 namespace jit {
 namespace {
@@ -52,14 +53,15 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, const Tensor& q, const Tensor& k,
                                                       const Tensor& v, const Tensor& q_offsets,
                                                       const Tensor& k_offsets, std::optional<double> scale) {
-  at::AutoGradMode recording(true);
-  std::vector<Tensor> given;
-  for (const Tensor& t : {q, k, v}) given.push_back(t.detach().requires_grad_());
-  Tensor made = attention(given[0], given[1], given[2], q_offsets, k_offsets, scale);
-  std::vector<Tensor> found(3);
-  if (made.requires_grad())
-    found = torch::autograd::grad({made}, given, {gradient}, std::nullopt, false, /*allow_unused=*/true);
-  for (int i = 0; i < 3; ++i) found[i] = found[i].defined() ? found[i].contiguous() : at::zeros_like(given[i]).contiguous();
+  std::vector<Tensor> given, found(3);
+  for (const Tensor& t : {q, k, v}) given.push_back(fresh_leaf(t));
+  with_autograd([&] {
+    Tensor made = attention(given[0], given[1], given[2], q_offsets, k_offsets, scale);
+    if (made.requires_grad())
+      found = torch::autograd::grad({made}, given, {gradient.detach()}, std::nullopt, false, /*allow_unused=*/true);
+  });
+  for (int i = 0; i < 3; ++i)
+    found[i] = found[i].defined() ? found[i].contiguous() : at::zeros(given[i].sizes(), given[i].options());
   return {found[0].detach(), found[1].detach(), found[2].detach()};
 }
 
