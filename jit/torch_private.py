@@ -417,6 +417,7 @@ no_function = required("_C._disabled_torch_function_impl", "tells which classes 
 
 # of tensors of the jagged layout; their module is imported by the program
 InferenceMode = required("_C._InferenceMode", "tensors of the jagged layout")
+view_from_jagged = required("_nested_view_from_jagged", "attention of tensors of the jagged layout")
 SDPAParams = required("_C._SDPAParams", "attention of tensors of the jagged layout")
 attention_checks = tuple(_matching("_can_use_", "_attention").values())
 NESTED = "torch.nested._internal.nested_tensor"

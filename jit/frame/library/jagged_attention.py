@@ -63,7 +63,8 @@ for _fn in torch_private.attention_checks:
 
 
 def by_sequences(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
-                 scale: float | None, enable_gqa: bool, choose: Callable, joined: Callable) -> torch.Tensor | None:
+                 scale: float | None, enable_gqa: bool, choose: Callable, view: Callable,
+                 dummy: Callable) -> torch.Tensor | None:
     """None for what is left to PyTorch's own code."""
     if (query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or query._ragged_idx != 2 or dropout_p != 0.0
         or enable_gqa or key._offsets is not value._offsets or query._lengths is not None or key._lengths is not None
@@ -73,8 +74,11 @@ def by_sequences(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: fl
         return None
     made = attention_of_sequences(*[t.transpose(1, 2).values() for t in (query, key, value)], query._offsets,
                                   key._offsets, scale)
-    return joined(made, query.offsets(), lengths=query.lengths(), min_seqlen=query._maybe_min_seqlen,
-                  max_seqlen=query._maybe_max_seqlen).transpose(1, 2)
+    whole = view(made, query._offsets, dummy(), None, 1, None, None)
+    # The tensors whose sizes are the least and the greatest length, which nothing here depends on: an entry is to hold
+    # for all lengths.
+    whole._metadata_cache.update(query._metadata_cache)
+    return whole.transpose(1, 2)
 
 
 @on_function(attention_of_sequences)
@@ -89,6 +93,6 @@ def attention(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
     given = [bound[n] for n in NAMES]
     given[:4] = s.wrap_raw(own._autocast).call(s, given[:4], {}).items_list(s)
     s.wrap_raw(own._validate_sdpa_input).call(s, given[:7], {})
-    joined = sys.modules[torch_private.NESTED].nested_view_from_values_offsets_lengths
-    found = s.inline(s.wrap_raw(by_sequences), [*given, s.wrap_raw(own._select_sdp_backend), s.wrap_raw(joined)], {})
+    used = own._select_sdp_backend, torch_private.view_from_jagged, sys.modules[torch_private.NESTED]._nt_view_dummy
+    found = s.inline(s.wrap_raw(by_sequences), [*given, *map(s.wrap_raw, used)], {})
     return s.inline(fn, given, {}) if found.is_none else found

@@ -105,7 +105,8 @@ def lookup(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
         return s.inline(fn, args, kwargs)
     if any(type(a) is NestedInt for a in args[1:]):
         raise Unsupported("a nested int as an operand", kind="tensor-layout")
-    return s.wrap_raw(functools.partial((ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1], op))
+    computes = (ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1]
+    return s.wrap_class(functools.partial).call(s, [s.wrap_raw(computes), args[0]], {})
 
 
 @on_call(torch_private.InferenceMode)
