@@ -417,11 +417,33 @@ no_function = required("_C._disabled_torch_function_impl", "tells which classes 
 
 # of tensors of the jagged layout; their module is imported by the program
 InferenceMode = required("_C._InferenceMode", "tensors of the jagged layout")
+has_kernel = required("_C._dispatch_has_kernel_for_dispatch_key", "operators that tensors of the jagged layout lack")
 view_from_jagged = required("_nested_view_from_jagged", "attention of tensors of the jagged layout")
 SDPAParams = required("_C._SDPAParams", "attention of tensors of the jagged layout")
 attention_checks = tuple(_matching("_can_use_", "_attention").values())
 NESTED = "torch.nested._internal.nested_tensor"
 WEAK = "torch.utils.weak"
+
+
+def composite_key(op: Any) -> Any:
+    """The dispatch key of the kernel of an operator that is composed of others, as the jagged layout has it; None."""
+    keys = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor, torch._C.DispatchKey.CompositeImplicitAutograd
+    return next((k for k in keys if has_kernel(op.name(), k)), None)
+
+
+def takes_strided_impl(function: Any) -> bool:
+    """Whether a gradient may take a tensor of the jagged layout for one of the other nested layout, which ends the
+    process: in what is recorded at ``function``, a node of autograd's graph, or before it."""
+    seen: set = set()
+    stack = [function]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if node.name().startswith("SplitWithSizesBackwardAutogradNestedTensor"):
+                return True
+            stack += [before for before, _ in node.next_functions]
+    return False
 
 
 def nested_int(tensor: Any, factor: int) -> Any:

@@ -127,7 +127,7 @@ class Asker:
     Attributes:
         seen: whether the program has a tensor of a class of its own, or a mode: all else goes past this.
         made: id of a value -> (value, its stand-in).
-        leaves: id of a stand-in that has a history -> stand-ins that this history may lead to.
+        leaves: id of a stand-in that has a history -> (it, stand-ins that this history may lead to).
         depth: how many operators are being executed inside one another.
         keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
     """
@@ -137,7 +137,7 @@ class Asker:
         self.seen = False
         self.depth = 0
         self.made: dict[int, tuple[TensorValue, StandIn]] = {}
-        self.leaves: dict[int, list[StandIn]] = {}
+        self.leaves: dict[int, tuple[StandIn, list[StandIn]]] = {}
         self.keys: tuple | None = None
         self.outer = torch_private.included_keys(), torch_private.excluded_keys()
 
@@ -208,8 +208,8 @@ class Asker:
             except Exception as error:  # of PyTorch's, as in eager
                 raise Raised(s.exception(error)) from None
         for made in _stand_ins((result,)):
-            if made.requires_grad and not any(made is t for t in mine):
-                self.leaves.setdefault(id(made), self.histories(mine))
+            if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
+                self.leaves.setdefault(id(made), (made, self.histories(mine)))
         if not self.depth:
             self.with_history(result, mine)
         return self.to_value(result)
@@ -392,12 +392,15 @@ class Asker:
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
+    def leaves_of(self, stand_in: StandIn) -> list[StandIn]:
+        return self.leaves[id(stand_in)][1] if id(stand_in) in self.leaves else [stand_in]
+
     def histories(self, given: Iterable[StandIn]) -> list[StandIn]:
         """What the history of a result of these may lead to."""
         found: list[StandIn] = []
         for t in given:
             if t.requires_grad:
-                found += [leaf for leaf in self.leaves.get(id(t), [t]) if not any(leaf is f for f in found)]
+                found += [leaf for leaf in self.leaves_of(t) if not any(leaf is f for f in found)]
         return found
 
     def with_history(self, result: Any, given: list[StandIn]) -> None:
@@ -419,7 +422,7 @@ class Asker:
         """Of a result with a history: name of a tensor inside -> what becomes of it, in order."""
         s, parts = self.s, with_gradient(self.s, value, taken_apart(self.s, value)[0])
         stand_in = self.made[id(value)][1]
-        tangents, finish = self.differentiate(stand_in, self.leaves.get(id(stand_in), [stand_in]),
+        tangents, finish = self.differentiate(stand_in, self.leaves_of(stand_in),
                                               [p.handle(s) for p in parts.values()])
         inside: dict = dict(zip(parts, map(s.recording.tensor_of, tangents)))
         with self.unrecorded():
@@ -444,13 +447,17 @@ class Asker:
         def finish(tangent: Any) -> list[TensorHandle]:
             given = tangent.new_stand_in(s, StandIn, False)
             given.value, given.asker = tangent, self
+            if torch_private.takes_strided_impl(result.grad_fn):
+                raise Unsupported("the gradient of a nested tensor that is split by sizes", kind="gradient")
             done, states = len(s.effects.log), dict(s.states.now)
             # the engine's own function is no call of the program's that a class has a say in
             with self.as_program(), torch_private.WithoutFunctionOfClasses(), Operators(self):
                 try:
                     found = torch.autograd.grad(result, leaves, given, retain_graph=True, allow_unused=True)
-                except (Raised, JitError):
+                except JitError:
                     raise
+                except Raised as raised:  # by a class, which does not know an operator of a formula
+                    raise Unsupported(f"the backward raises {raised.value.describe()}", kind="gradient") from None
                 except Exception as error:  # of PyTorch's, in a formula
                     raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
             if any(e.state is None for e in s.effects.log[done:]) or s.states.changed_since(states):

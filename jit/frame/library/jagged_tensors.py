@@ -12,7 +12,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ..tables import on_call, on_name
+from ..tables import add_pure, on_call, on_function, on_name
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.functions import FunctionValue
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 OPERATORS = "torch.nested._internal.ops"
+add_pure(torch_private.has_kernel)
 
 
 @on_name((torch_private.NESTED, "get_tensor_symint"))
@@ -101,18 +102,33 @@ def lookup(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
     their schema asks C++ and says no more than how many of them are tensors."""
     ops, op = sys.modules[OPERATORS], args[0].const(s)
     tensors = sum(a.is_tensor for a in args[1:])
-    if op in ops.JAGGED_OPS_TABLE or torch.Tag.pointwise not in op.tags or tensors not in (1, 2):
+    if op in ops.JAGGED_OPS_TABLE:
         return s.inline(fn, args, kwargs)
+    if torch.Tag.pointwise not in op.tags or tensors not in (1, 2):
+        if torch_private.composite_key(op) is None:
+            return s.inline(fn, args, kwargs)
+        return s.wrap_class(functools.partial).call(s, [s.wrap_raw(in_parts), args[0]], {})
     if any(type(a) is NestedInt for a in args[1:]):
         raise Unsupported("a nested int as an operand", kind="tensor-layout")
     computes = (ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1]
     return s.wrap_class(functools.partial).call(s, [s.wrap_raw(computes), args[0]], {})
 
 
+def in_parts(op, *args, **kwargs):
+    """An operator that is composed of others, where PyTorch has not taken it apart: in inference mode it does not."""
+    with torch.overrides.enable_reentrant_dispatch():
+        return op._op_dk(torch_private.composite_key(op), *args, **kwargs)
+
+
+@on_function(in_parts)
+def taken_apart(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return s.asker.call(functools.partial(in_parts, args[0].const(s)), args[1:], kwargs)
+
+
 @on_call(torch_private.InferenceMode)
 def inference_mode(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``with torch.inference_mode(x.is_inference())`` where neither is in that mode changes nothing."""
-    if len(args) != 1 or kwargs or args[0].truth(s) or torch.is_inference_mode_enabled():
+    """``with torch.inference_mode(x.is_inference())`` changes nothing where ``x`` was made in the mode that is on."""
+    if len(args) != 1 or kwargs or args[0].truth(s) != s.tracer.inference:
         raise Unsupported("a new torch._C._InferenceMode", "make the object outside the compiled function",
                           kind="instantiate")
     return s.wrap_class(contextlib.nullcontext).call(s, [], {})
