@@ -166,7 +166,7 @@ def test_gradients_that_eager_lacks_are_left_to_it(name):
         made = compiled(x)
         same(made, PROGRAMS[name](x))
         if name != "split":
-            with pytest.raises(NotImplementedError):
+            with pytest.raises((NotImplementedError, ValueError)):
                 loss(made).backward()
 
 
@@ -208,7 +208,7 @@ def test_with_holes(name):
     for lengths in BATCHES:
         x = batch(lengths, holes=True)
         with torch.no_grad():
-            if name in ("linear", "cat"):
+            if name == "linear":
                 with pytest.raises(Exception) as expected:
                     PROGRAMS[name](x)
                 with pytest.raises(type(expected.value)):
@@ -250,9 +250,11 @@ def test_no_batch_is_kept():
 
 
 def test_attention_of_sequences_of_no_rows():
-    for lengths in ((0, 3), (2, 0, 0), (0,)):
-        x = batch(lengths)
-        compiled = jit.compile(PROGRAMS["attention"])
-        with torch.no_grad():
-            made, found = compiled(x), PROGRAMS["attention"](x)
-        same(made, found)
+    compiled = jit.compile(PROGRAMS["attention"])
+    with torch.no_grad():
+        for lengths in ((0, 3), (2, 0, 0), (3, 4)):
+            x = batch(lengths)
+            same(compiled(x), PROGRAMS["attention"](x))
+        for fn in (compiled, PROGRAMS["attention"]):
+            with pytest.raises(RuntimeError, match="non-zero numel"):
+                fn(batch((0,)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit.errors import Unsupported
 from jit.graph.ir import TensorType
 from jit.graph.registry import extern, python_function
 
@@ -47,6 +48,8 @@ def attention_of_sequences(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_
 @python_function(attention_of_sequences)
 def _attention(t: Tracer, q: TensorHandle, k: TensorHandle, v: TensorHandle, q_offsets: TensorHandle,
                k_offsets: TensorHandle, scale: float | None) -> TensorHandle:
+    if q.type.is_empty or k.type.is_empty or v.type.is_empty:
+        raise Unsupported("attention of sequences without elements, which eager refuses", kind="unknown-function")
     type_ = TensorType.contiguous((*q.shape[:2], v.shape[2]), q.dtype, q.device)
     made = t.builder.aten(ATTENTION, "", (q.node, k.node, v.node, q_offsets.node, k_offsets.node, scale), type_)
     return t.fresh(made, t.grad_enabled and any(h.requires_grad for h in (q, k, v)))
