@@ -429,7 +429,7 @@ class Asker:
             tangent = rebuilt(s, value, inside)
         found = {}
         for name, handle in zip(parts, finish(tangent)):
-            shown = handle.base.frozen is not None  # the tensor inside is a view, and stays one: this is its history alone
+            shown = handle.base.frozen is not None  # the tensor inside is a view, and stays one: this is its history
             if shown:
                 s.tracer.set(handle.base, "frozen", None)
             history = s.recording.tensor_of(handle)

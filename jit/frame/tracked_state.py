@@ -134,8 +134,10 @@ class States:
 
     def changed_since(self, before: dict) -> bool:
         """Whether any state is another than it was with ``before``, a copy of ``now``."""
-        return any(self.now.get(at, ABSENT) != value and self.peek(*at) != (at[0].read(*at[1:]) if value is ABSENT else value)
-                   for at in self.now.keys() | before.keys() for value in (before.get(at, ABSENT),))
+        def then(at: tuple):
+            return before[at] if at in before else at[0].read(*at[1:])
+
+        return any(self.peek(*at) != then(at) for at in self.now.keys() | before.keys())
 
     def check(self, nodes) -> None:
         """Raise Unsupported where one of the nodes that a step has recorded depends on what the program has changed."""

@@ -1,6 +1,6 @@
-"""Attention of tensors of the jagged layout. PyTorch chooses a kernel in Python, which is followed. Where none takes all
-sequences at once it makes a tensor of each, pads them, and puts the results together again; here that is one operator,
-which computes sequence by sequence (``graph.ops.jagged``)."""
+"""Attention of tensors of the jagged layout. PyTorch chooses a kernel in Python, which is followed. Where no kernel
+takes all sequences at once it makes a tensor of each, pads them, and puts the results together again; here that is one
+operator, which computes sequence by sequence (``graph.ops.jagged``)."""
 
 from __future__ import annotations
 

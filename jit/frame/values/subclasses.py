@@ -242,7 +242,8 @@ class WrapperTensor(SubclassTensor):
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), e.const(tuple(parts)), *(functools.partial(e.load, p.history) for p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)),
+                   *(functools.partial(e.load, p.history) for p in parts.values()))
             e.remember(self)
 
     def describe(self) -> str:

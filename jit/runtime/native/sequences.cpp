@@ -4,16 +4,38 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "vjp.h"
 
+// Of the OpenMP that PyTorch brings along; absent in one that has another kind of threads.
+extern "C" {
+__attribute__((weak)) int omp_get_max_threads();
+__attribute__((weak)) void omp_set_num_threads(int);
+}
+
 namespace jit {
 namespace {
 
 using at::Tensor;
+
+constexpr int64_t kFewProducts = 1 << 18;  // of one sequence, for which threads cost more than they bring
+
+// One thread for what is inside: of a short sequence a kernel is done before other threads have started, and on a
+// machine that is busy it waits for each of them.
+struct Alone {
+  int before = 1;
+  explicit Alone(bool on) {
+    if (on && omp_get_max_threads && omp_set_num_threads) before = omp_get_max_threads();
+    if (before > 1) omp_set_num_threads(1);
+  }
+  ~Alone() {
+    if (before > 1) omp_set_num_threads(before);
+  }
+};
 
 std::vector<int64_t> lengths_of(const Tensor& offsets, int64_t total) {
   Tensor ends = offsets.to(at::kCPU, at::kLong).contiguous();
@@ -40,19 +62,24 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   std::vector<int64_t> of_q = lengths_of(q_offsets, q.size(0));
   std::vector<int64_t> of_k = k_offsets.is_same(q_offsets) ? of_q : lengths_of(k_offsets, k.size(0));
   TORCH_CHECK(of_q.size() == of_k.size() && k.size(0) == v.size(0), "jit: sequences of other numbers");
+  int64_t longest = 0;
+  for (size_t i = 0; i < of_q.size(); ++i) longest = std::max(longest, of_q[i] * of_k[i]);
+  Alone alone(q.is_cpu() && longest * q.size(1) * q.size(2) < kFewProducts);
   std::vector<Tensor> parts;
   for (int64_t i = 0, a = 0, b = 0; i < static_cast<int64_t>(of_q.size()); a += of_q[i], b += of_k[i], ++i) {
     if (!of_q[i]) continue;
     parts.push_back(at::scaled_dot_product_attention(part(q, a, of_q[i]), part(k, b, of_k[i]), part(v, b, of_k[i]), {},
-                                                     0.0, false, scale).squeeze(0).transpose(0, 1));
+                                                     0.0, false, scale)
+                        .squeeze(0)
+                        .transpose(0, 1));
   }
   if (parts.empty()) return at::zeros({0, q.size(1), v.size(2)}, q.options());
   return parts.size() == 1 ? parts[0].contiguous() : at::cat(parts, 0);
 }
 
 std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, const Tensor& q, const Tensor& k,
-                                                      const Tensor& v, const Tensor& q_offsets,
-                                                      const Tensor& k_offsets, std::optional<double> scale) {
+                                                      const Tensor& v, const Tensor& q_offsets, const Tensor& k_offsets,
+                                                      std::optional<double> scale) {
   std::vector<Tensor> given, found(3);
   for (const Tensor& t : {q, k, v}) given.push_back(fresh_leaf(t));
   with_autograd([&] {
@@ -68,9 +95,12 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, co
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(jit, m) {
-  m.def("attention_of_sequences(Tensor q, Tensor k, Tensor v, Tensor q_offsets, Tensor k_offsets, float? scale) -> Tensor");
-  m.def("attention_of_sequences_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor q_offsets, "
-        "Tensor k_offsets, float? scale) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "attention_of_sequences(Tensor q, Tensor k, Tensor v, Tensor q_offsets, Tensor k_offsets, float? scale) "
+      "-> Tensor");
+  m.def(
+      "attention_of_sequences_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor q_offsets, "
+      "Tensor k_offsets, float? scale) -> (Tensor, Tensor, Tensor)");
   m.impl("attention_of_sequences", c10::DispatchKey::CompositeExplicitAutograd, attention);
   m.impl("attention_of_sequences_backward", c10::DispatchKey::CompositeExplicitAutograd, attention_backward);
 }
