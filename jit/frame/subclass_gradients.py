@@ -33,13 +33,21 @@ def has_gradient(tensor: Any) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
+def of_gradient(context: Any) -> Any:
+    """The context of a tensor as that of its gradient, which requires no grad, where that is a part of it."""
+    if type(context) is dict and "requires_grad" in context:
+        return {**context, "requires_grad": False}
+    return context
+
+
 class Carry(torch.autograd.Function):
     """Tensors inside of one tensor, with a history that leads to it."""
 
     @staticmethod
     def forward(ctx: Any, whole: Any, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
         ctx.names, ctx.cls = names, type(whole)
-        others, ctx.context = whole.detach().__tensor_flatten__()
+        others, context = whole.__tensor_flatten__()
+        ctx.context = of_gradient(context)
         ctx.others = {n: getattr(whole, n) for n in others if n not in names}
         ctx.layout = whole.size(), whole.stride()
         ctx.like = [(t.shape, t.dtype, t.device) for t in (getattr(whole, n) for n in names)]
@@ -62,12 +70,12 @@ class Emerge(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: list, *parts: torch.Tensor) -> Any:
         whole, ctx.names = made
-        ctx.cls, ctx.context = type(whole), whole.__tensor_flatten__()[1]
+        ctx.cls, ctx.context = type(whole), of_gradient(whole.__tensor_flatten__()[1])
         return whole
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple:
-        if type(gradient) is not ctx.cls or gradient.detach().__tensor_flatten__()[1] != ctx.context:
+        if type(gradient) is not ctx.cls or of_gradient(gradient.__tensor_flatten__()[1]) != ctx.context:
             raise RuntimeError(f"jit: the gradient of a {ctx.cls.__name__} that a compiled function has returned is of "
                                "another class, or has another context, than that tensor")
         return None, *[getattr(gradient, n) for n in ctx.names]
@@ -130,8 +138,8 @@ def with_gradient(s: Session, value: Any, parts: dict[str, Value]) -> dict[str, 
 
 
 def context_of(s: Session, value: Any) -> Value:
-    """The context that a gradient has: one of a tensor that requires no grad, which may be a part of it."""
-    return taken_apart(s, value.detached(s))[1]
+    """The context that a gradient of a tensor has."""
+    return s.inline(s.wrap_raw(of_gradient), [taken_apart(s, value)[1]], {})
 
 
 def carriers(s: Session, value: Any) -> dict[str, TensorValue]:

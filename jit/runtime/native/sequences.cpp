@@ -4,38 +4,16 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "vjp.h"
 
-// Of the OpenMP that PyTorch brings along; absent in one that has another kind of threads.
-extern "C" {
-__attribute__((weak)) int omp_get_max_threads();
-__attribute__((weak)) void omp_set_num_threads(int);
-}
-
 namespace jit {
 namespace {
 
 using at::Tensor;
-
-constexpr int64_t kFewProducts = 1 << 18;  // of one sequence, for which threads cost more than they bring
-
-// One thread for what is inside: of a short sequence a kernel is done before other threads have started, and on a
-// machine that is busy it waits for each of them.
-struct Alone {
-  int before = 1;
-  explicit Alone(bool on) {
-    if (on && omp_get_max_threads && omp_set_num_threads) before = omp_get_max_threads();
-    if (before > 1) omp_set_num_threads(1);
-  }
-  ~Alone() {
-    if (before > 1) omp_set_num_threads(before);
-  }
-};
 
 std::vector<int64_t> lengths_of(const Tensor& offsets, int64_t total) {
   Tensor ends = offsets.to(at::kCPU, at::kLong).contiguous();
@@ -62,9 +40,6 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   std::vector<int64_t> of_q = lengths_of(q_offsets, q.size(0));
   std::vector<int64_t> of_k = k_offsets.is_same(q_offsets) ? of_q : lengths_of(k_offsets, k.size(0));
   TORCH_CHECK(of_q.size() == of_k.size() && k.size(0) == v.size(0), "jit: sequences of other numbers");
-  int64_t longest = 0;
-  for (size_t i = 0; i < of_q.size(); ++i) longest = std::max(longest, of_q[i] * of_k[i]);
-  Alone alone(q.is_cpu() && longest * q.size(1) * q.size(2) < kFewProducts);
   std::vector<Tensor> parts;
   for (int64_t i = 0, a = 0, b = 0; i < static_cast<int64_t>(of_q.size()); a += of_q[i], b += of_k[i], ++i) {
     if (!of_q[i]) continue;
