@@ -16,6 +16,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import sys
 import types
 from typing import Any, Callable, NoReturn
 
@@ -421,6 +422,53 @@ def process_groups() -> Any:
 # of tensors that are spread over processes; ``torch.distributed.tensor`` is imported by the program
 make_wrapper = required("Tensor._make_wrapper_subclass", "makes the stand-ins of calls with tensors of subclasses")
 no_function = required("_C._disabled_torch_function_impl", "tells which classes have a __torch_function__")
+
+
+# of tensors of the jagged layout; their module is imported by the program
+InferenceMode = required("_C._InferenceMode", "tensors of the jagged layout")
+has_kernel = required("_C._dispatch_has_kernel_for_dispatch_key", "operators that tensors of the jagged layout lack")
+view_from_jagged = required("_nested_view_from_jagged", "attention of tensors of the jagged layout")
+SDPAParams = required("_C._SDPAParams", "attention of tensors of the jagged layout")
+attention_checks = tuple(_matching("_can_use_", "_attention").values())
+NESTED = "torch.nested._internal.nested_tensor"
+WEAK = "torch.utils.weak"
+
+
+def composite_key(op: Any) -> Any:
+    """The dispatch key of the kernel of an operator that is composed of others, as the jagged layout has it; None."""
+    keys = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor, torch._C.DispatchKey.CompositeImplicitAutograd
+    return next((k for k in keys if has_kernel(op.name(), k)), None)
+
+
+def takes_strided_impl(function: Any) -> bool:
+    """Whether a gradient may take a tensor of the jagged layout for one of the other nested layout, which ends the
+    process: in what is recorded at ``function``, a node of autograd's graph, or before it."""
+    seen: set = set()
+    stack = [function]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if node.name().startswith("SplitWithSizesBackwardAutogradNestedTensor"):
+                return True
+            stack += [before for before, _ in node.next_functions]
+    return False
+
+
+def nested_int(tensor: Any, factor: int) -> Any:
+    """The size that stands for the lengths that ``tensor`` has, or has the ends of."""
+    return sys.modules[NESTED].get_tensor_symint(tensor, coeff=factor)
+
+
+def new_jagged(cls: Any, values: Any, offsets: Any, lengths: Any, ragged_idx: int, cache: dict) -> Any:
+    return cls(values, offsets, lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache)
+
+
+def make_jagged(cls: type, sizes: Any, strides: Any, dtype: Any, device: Any, requires_grad: bool) -> Any:
+    """A tensor without data of the jagged layout."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).add(torch._C.DispatchKey.AutogradNestedTensor)
+    return make_wrapper(cls, sizes, strides, 0, torch.contiguous_format, dtype, torch.jagged, device, False,
+                        requires_grad, "sizes", False, True, keys, storage_size=0)
 
 
 def of_dtensors() -> types.SimpleNamespace:

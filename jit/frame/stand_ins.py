@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -37,6 +37,7 @@ from .states.grad_mode import GRAD_MODE
 from .values.base import Raised, Value
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
+from .values.jagged import NestedInt, SizeOfSequences
 from .values.lifting import lift
 from .values.mappings import DictValue
 
@@ -126,7 +127,7 @@ class Asker:
     Attributes:
         seen: whether the program has a tensor of a class of its own, or a mode: all else goes past this.
         made: id of a value -> (value, its stand-in).
-        leaves: id of a stand-in that has a history -> stand-ins that this history may lead to.
+        leaves: id of a stand-in that has a history -> (it, stand-ins that this history may lead to).
         depth: how many operators are being executed inside one another.
         keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
     """
@@ -136,7 +137,7 @@ class Asker:
         self.seen = False
         self.depth = 0
         self.made: dict[int, tuple[TensorValue, StandIn]] = {}
-        self.leaves: dict[int, list[StandIn]] = {}
+        self.leaves: dict[int, tuple[StandIn, list[StandIn]]] = {}
         self.keys: tuple | None = None
         self.outer = torch_private.included_keys(), torch_private.excluded_keys()
 
@@ -207,8 +208,8 @@ class Asker:
             except Exception as error:  # of PyTorch's, as in eager
                 raise Raised(s.exception(error)) from None
         for made in _stand_ins((result,)):
-            if made.requires_grad and not any(made is t for t in mine):
-                self.leaves.setdefault(id(made), self.histories(mine))
+            if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
+                self.leaves.setdefault(id(made), (made, self.histories(mine)))
         if not self.depth:
             self.with_history(result, mine)
         return self.to_value(result)
@@ -244,8 +245,8 @@ class Asker:
         self.keys = torch_private.included_keys(), torch_private.excluded_keys()
         mode = torch_private.pop_dispatch_mode(None) if torch_private.dispatch_modes() else None
         try:
-            with (torch_private.ForceKeys(*self.outer), torch_private.WithoutFunctionOfClasses(),
-                  torch.set_grad_enabled(True)):
+            with (self.s.states.told(GRAD_MODE, self.s.states.peek(GRAD_MODE)), torch_private.ForceKeys(*self.outer),
+                  torch_private.WithoutFunctionOfClasses(), torch.set_grad_enabled(True)):
                 yield
         finally:
             self.keys = before
@@ -264,9 +265,11 @@ class Asker:
         if value.builtin in (list, tuple):
             parts = [self.to_real(v) for v in value.items_list(s)]
             cls = value.pytype(s)
-            return parts if cls is list else cls(parts) if cls in (tuple, torch.Size) else cls(*parts)
+            return parts if cls is list else cls(*parts) if hasattr(cls, "_fields") else cls(parts)
         if value.symbolic is int:
             return to_torch(value.exact_int())
+        if type(value) is NestedInt:
+            return torch.SymInt(SizeOfSequences(value))
         if value.is_const():
             return value.const(s)
         if value.overrides_functions(s):
@@ -289,6 +292,8 @@ class Asker:
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
+        if isinstance(obj, torch.SymInt) and isinstance(obj.node, SizeOfSequences):
+            return obj.node.value
         if isinstance(obj, torch.SymInt):
             return lift(s, from_torch(obj))
         if type(obj) is list:
@@ -387,12 +392,15 @@ class Asker:
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
+    def leaves_of(self, stand_in: StandIn) -> list[StandIn]:
+        return self.leaves[id(stand_in)][1] if id(stand_in) in self.leaves else [stand_in]
+
     def histories(self, given: Iterable[StandIn]) -> list[StandIn]:
         """What the history of a result of these may lead to."""
         found: list[StandIn] = []
         for t in given:
             if t.requires_grad:
-                found += [leaf for leaf in self.leaves.get(id(t), [t]) if not any(leaf is f for f in found)]
+                found += [leaf for leaf in self.leaves_of(t) if not any(leaf is f for f in found)]
         return found
 
     def with_history(self, result: Any, given: list[StandIn]) -> None:
@@ -410,16 +418,23 @@ class Asker:
             tangents, finish = self.differentiate(t, leaves, [t.value.handle(s)])
             t.value = s.recording.tensor_of(finish(s.recording.tensor_of(tangents[0]))[0])
 
-    def emerging(self, value: Any) -> dict[int, Value]:
-        """Of a result with a history: id of a tensor inside -> that tensor with the history, in order."""
-        s, parts = self.s, with_gradient(self.s, taken_apart(self.s, value)[0])
+    def emerging(self, value: Any) -> dict[str, Emerging]:
+        """Of a result with a history: name of a tensor inside -> what becomes of it, in order."""
+        s, parts = self.s, with_gradient(self.s, value, taken_apart(self.s, value)[0])
         stand_in = self.made[id(value)][1]
-        tangents, finish = self.differentiate(stand_in, self.leaves.get(id(stand_in), [stand_in]),
+        tangents, finish = self.differentiate(stand_in, self.leaves_of(stand_in),
                                               [p.handle(s) for p in parts.values()])
         inside: dict = dict(zip(parts, map(s.recording.tensor_of, tangents)))
         with self.unrecorded():
             tangent = rebuilt(s, value, inside)
-        return dict(zip(map(id, parts.values()), map(s.recording.tensor_of, finish(tangent))))
+        found = {}
+        for name, handle in zip(parts, finish(tangent)):
+            shown = handle.base.frozen is not None  # the tensor inside is a view, and stays one: this is its history
+            if shown:
+                s.tracer.set(handle.base, "frozen", None)
+            history = s.recording.tensor_of(handle)
+            found[name] = Emerging(parts[name], history, parts[name] if shown else history)
+        return found
 
     def differentiate(self, result: StandIn, leaves: list[StandIn],
                       handles: list[TensorHandle]) -> tuple[list[TensorHandle], Callable]:
@@ -432,15 +447,20 @@ class Asker:
         def finish(tangent: Any) -> list[TensorHandle]:
             given = tangent.new_stand_in(s, StandIn, False)
             given.value, given.asker = tangent, self
-            done = len(s.effects.log)
-            with self.as_program(), Operators(self):
+            if torch_private.takes_strided_impl(result.grad_fn):
+                raise Unsupported("the gradient of a nested tensor that is split by sizes", kind="gradient")
+            done, states = len(s.effects.log), dict(s.states.now)
+            # the engine's own function is no call of the program's that a class has a say in
+            with self.as_program(), torch_private.WithoutFunctionOfClasses(), Operators(self):
                 try:
                     found = torch.autograd.grad(result, leaves, given, retain_graph=True, allow_unused=True)
-                except (Raised, JitError):
+                except JitError:
                     raise
+                except Raised as raised:  # by a class, which does not know an operator of a formula
+                    raise Unsupported(f"the backward raises {raised.value.describe()}", kind="gradient") from None
                 except Exception as error:  # of PyTorch's, in a formula
                     raise Unsupported(f"the backward raises {type(error).__name__}: {error}", kind="gradient") from None
-            if s.effects.since(done):
+            if any(e.state is None for e in s.effects.log[done:]) or s.states.changed_since(states):
                 raise Unsupported("a __torch_dispatch__ with side effects in the backward", kind="gradient")
             with self.unrecorded():
                 rows = [row for t, g in zip(leaves, found)
@@ -449,6 +469,14 @@ class Asker:
             return trace.finish([g for _, g in rows], None)
 
         return trace.tangents, finish
+
+
+class Emerging(NamedTuple):
+    """A tensor inside of a result: as it is, with a history, and that of these two whose memory the result shows."""
+
+    inside: Value
+    history: Value
+    shown: Value
 
 
 def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:

@@ -33,13 +33,21 @@ def has_gradient(tensor: Any) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
+def of_gradient(context: Any) -> Any:
+    """The context of a tensor as that of its gradient, which requires no grad, where that is a part of it."""
+    if type(context) is dict and "requires_grad" in context:
+        return {**context, "requires_grad": False}
+    return context
+
+
 class Carry(torch.autograd.Function):
     """Tensors inside of one tensor, with a history that leads to it."""
 
     @staticmethod
     def forward(ctx: Any, whole: Any, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
         ctx.names, ctx.cls = names, type(whole)
-        others, ctx.context = whole.__tensor_flatten__()
+        others, context = whole.__tensor_flatten__()
+        ctx.context = of_gradient(context)
         ctx.others = {n: getattr(whole, n) for n in others if n not in names}
         ctx.layout = whole.size(), whole.stride()
         ctx.like = [(t.shape, t.dtype, t.device) for t in (getattr(whole, n) for n in names)]
@@ -61,14 +69,13 @@ class Emerge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, made: list, *parts: torch.Tensor) -> Any:
-        (whole,) = made
-        names, ctx.context = whole.__tensor_flatten__()
-        ctx.cls, ctx.names = type(whole), [n for n in names if has_gradient(getattr(whole, n))]
+        whole, ctx.names = made
+        ctx.cls, ctx.context = type(whole), of_gradient(whole.__tensor_flatten__()[1])
         return whole
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple:
-        if type(gradient) is not ctx.cls or gradient.__tensor_flatten__()[1] != ctx.context:
+        if type(gradient) is not ctx.cls or of_gradient(gradient.__tensor_flatten__()[1]) != ctx.context:
             raise RuntimeError(f"jit: the gradient of a {ctx.cls.__name__} that a compiled function has returned is of "
                                "another class, or has another context, than that tensor")
         return None, *[getattr(gradient, n) for n in ctx.names]
@@ -78,8 +85,8 @@ def carry(whole: Any, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
     return Carry.apply(whole, names)
 
 
-def emerge(whole: Any, *parts: torch.Tensor) -> Any:
-    return Emerge.apply([whole], *parts)
+def emerge(whole: Any, names: tuple[str, ...], *parts: torch.Tensor) -> Any:
+    return Emerge.apply([whole, names], *parts)
 
 
 @dataclass(frozen=True)
@@ -125,8 +132,14 @@ def taken_apart(s: Session, value: Any) -> tuple[dict[str, Value], Value]:
     return parts, context
 
 
-def with_gradient(s: Session, parts: dict[str, Value]) -> dict[str, Any]:
-    return {n: p for n, p in parts.items() if has_gradient(p.handle(s))}  # type: ignore[attr-defined]
+def with_gradient(s: Session, value: Any, parts: dict[str, Value]) -> dict[str, Any]:
+    names = parts if value.carrying is None else value.carrying
+    return {n: parts[n] for n in names if has_gradient(parts[n].handle(s))}  # type: ignore[attr-defined]
+
+
+def context_of(s: Session, value: Any) -> Value:
+    """The context that a gradient of a tensor has."""
+    return s.inline(s.wrap_raw(of_gradient), [taken_apart(s, value)[1]], {})
 
 
 def carriers(s: Session, value: Any) -> dict[str, TensorValue]:
@@ -134,19 +147,21 @@ def carriers(s: Session, value: Any) -> dict[str, TensorValue]:
     if value.carriers is None:
         if value.source is None:
             raise Unsupported("a new tensor of a class with a __torch_dispatch__ that requires grad", kind="gradient")
-        inner = with_gradient(s, taken_apart(s, value)[0])
+        inner = with_gradient(s, value, taken_apart(s, value)[0])
         found, whole = {}, Carried(value.source, tuple(inner))
         for index, (name, part) in enumerate(inner.items()):
-            if part.obj is None or part.handle(s).type.is_symbolic:
-                raise Unsupported(f"the gradient of a {value.cls.__name__} of sizes that change", kind="gradient")
-            found[name] = _input(s, part.obj, Carrier(whole, index))
+            if part.obj is None:
+                raise Unsupported(f"the gradient of a {value.cls.__name__} whose tensors inside have been replaced",
+                                  kind="gradient")
+            found[name] = _input(s, part, Carrier(whole, index))
         s.set_field(value, "carriers", found)
     return value.carriers
 
 
-def _input(s: Session, like: torch.Tensor, source: Source) -> TensorValue:
-    example = like.detach().requires_grad_()
+def _input(s: Session, like: TensorValue, source: Source) -> TensorValue:
+    example = like.obj.detach().requires_grad_()
     handle = s.tracer.input(example, source)
+    handle.node.type = handle.base.type = handle.type = like.handle(s).type  # whose sizes and strides are guarded
     handle.is_leaf = False
     made = TensorValue(handle, example, source)
     s.recording.inputs.append(made)
@@ -157,7 +172,7 @@ def _input(s: Session, like: torch.Tensor, source: Source) -> TensorValue:
 
 def same_context(s: Session, a: Any, b: Any) -> None:
     """Raises Unsupported where two tensors differ in class or context."""
-    if a.cls is not b.cls or not same_or_equal(s, taken_apart(s, a)[1], taken_apart(s, b)[1]):
+    if a.cls is not b.cls or not same_or_equal(s, context_of(s, a), context_of(s, b)):
         raise Unsupported(f"the gradient of a {b.cls.__name__} that has another context, or is a {a.cls.__name__}",
                           kind="gradient")
 
@@ -178,7 +193,7 @@ def arguments(s: Session, leaf: Any, gradient: Any) -> list[tuple[TensorHandle, 
 
 def rebuilt(s: Session, value: Any, parts: dict[str, Value]) -> Any:
     """A tensor of the class and context of ``value`` with other tensors inside."""
-    own, context = taken_apart(s, value)
+    own, context = taken_apart(s, value)[0], context_of(s, value)
     given = DictValue({n: (Constant(n), parts.get(n, p)) for n, p in own.items()})
     return s.wrap_class(value.cls).getattr(s, "__tensor_unflatten__").call(
         s, [given, context, value.getattr(s, "shape"), value.call_method(s, "stride")], {})

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
+from ..graph.journal import ABSENT
 from ..runtime import facts
 from . import source as src
 from .tables import on_call, on_function
@@ -113,12 +114,15 @@ class States:
     @contextlib.contextmanager
     def told(self, state: TrackedState, value) -> Iterator[None]:
         """The program is told ``value`` inside, and is taken to have put back what it sets there itself."""
-        before = self.peek(state)
+        before = self.now.get((state,), ABSENT)
         self.s.set_entry(self.now, (state,), value)
         try:
             yield
         finally:
-            self.s.set_entry(self.now, (state,), before)
+            if before is ABSENT:
+                self.s.journal.drop_entry(self.now, (state,))
+            else:
+                self.s.set_entry(self.now, (state,), before)
 
     def of(self, state: TrackedState) -> dict:
         """Key -> what the program has set."""
@@ -127,6 +131,13 @@ class States:
     def differs(self, state: TrackedState) -> bool:
         """Whether it is another than it is outside."""
         return any(value != state.read(*key) for key, value in self.of(state).items())
+
+    def changed_since(self, before: dict) -> bool:
+        """Whether any state is another than it was with ``before``, a copy of ``now``."""
+        def then(at: tuple):
+            return before[at] if at in before else at[0].read(*at[1:])
+
+        return any(self.peek(*at) != then(at) for at in self.now.keys() | before.keys())
 
     def check(self, nodes) -> None:
         """Raise Unsupported where one of the nodes that a step has recorded depends on what the program has changed."""

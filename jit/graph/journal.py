@@ -57,6 +57,10 @@ class Journal:
         self._changes.append((mapping, key, old, True))
         mapping[key] = value
 
+    def drop_entry(self, mapping: dict, key) -> None:
+        """Delete an entry of a dict."""
+        self._changes.append((mapping, key, mapping.pop(key, ABSENT), True))
+
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> tuple:

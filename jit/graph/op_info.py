@@ -218,6 +218,7 @@ _rows("""
     softplus atan sinh cosh lerp
 """, lines_up=True)
 _rows("new_ones new_zeros", takes_size=True)
+_rows("_padded_dense_to_jagged_forward", untried=True)
 _rows("_c10d_functional::wait_tensor", waits=True)
 _rows("_foreach_norm", each="linalg_vector_norm")
 _rows("_foreach_powsum _foreach_max", each=None)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..source import Source
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+KINDS: dict[tuple[str, str], type[WrapperTensor]] = {}  # (module, name) of a class of PyTorch's -> its values
 
 
 def overrides_functions(s: Session, cls: type) -> bool:
@@ -97,6 +98,7 @@ class WrapperTensor(SubclassTensor):
     """See above. ``made``: the arguments that ``_make_wrapper_subclass`` was called with."""
 
     dispatches = True
+    carrying: tuple[str, ...] | None = None  # which of the tensors inside have gradients, where not all of real numbers
 
     def __init__(self, cls: type, obj: torch.Tensor | None = None, source: Source | None = None,
                  made: tuple[list[Value], dict[str, Value]] = ((), {})) -> None:  # type: ignore[assignment]
@@ -229,14 +231,15 @@ class WrapperTensor(SubclassTensor):
         e.call_const(torch_private.make_wrapper, args, kwargs)
         e.remember(self)
         for name, value in self.attrs.items():
-            part = None if value is DELETED else parts.get(id(value))
+            part = parts[name].shown if name in parts and value is parts[name].inside else None
             if value is not DELETED:
                 e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value) if part is None
                        else functools.partial(e.call_const, torch.Tensor.detach, [part]))
         if parts:
             made = e.memo[self.memo_key()]
             e.cmd("pop")
-            e.call(emerge, e.local(made), *(functools.partial(e.load, p) for p in parts.values()))
+            e.call(emerge, e.local(made), e.const(tuple(parts)),
+                   *(functools.partial(e.load, p.history) for p in parts.values()))
             e.remember(self)
 
     def describe(self) -> str:
@@ -249,5 +252,6 @@ def wrap_tensor(s: Session, obj: torch.Tensor, source: Source | None) -> TensorV
     if cls in PLAIN_CLASSES:
         return TensorValue(None, obj, source)
     s.set_field(s.asker, "seen", True)
-    return WrapperTensor(cls, obj, source) if dispatches(s, cls) else HeldTensor(cls, None, obj, source)
+    kind = KINDS.get((cls.__module__, cls.__qualname__), WrapperTensor)
+    return kind(cls, obj, source) if dispatches(s, cls) else HeldTensor(cls, None, obj, source)
 

@@ -20,6 +20,7 @@ from jit.graph.autodiff import (  # noqa: F401  (they fill the tables)
     vjps_library,
     vjps_reductions,
     vjps_sampling,
+    vjps_sequences,
     vjps_views,
 )
 from jit.graph.autodiff.again import Differentiated, differentiated_again, gradients, settled
