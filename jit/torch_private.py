@@ -395,7 +395,7 @@ ANSWERS = {
 # programs set in compiled functions are tracked states, and none of these.
 QUESTIONS = tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
     "_autograd._profiler_enabled", "_get_cublas_allow_tf32", "_len_torch_dispatch_stack",
-    "_autograd._saved_tensors_hooks_get_disabled_error_message"))
+    "_autograd._saved_tensors_hooks_get_disabled_error_message", "_cuda_isInBadFork"))
 
 # -- gradients ----------------------------------------------------------------------------------------------------
 

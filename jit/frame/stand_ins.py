@@ -56,7 +56,8 @@ class StandIn(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise AssertionError("an operator that was not seen by the mode of its asker")
+        raise Unsupported(f"{func} of a tensor of a class with a __torch_dispatch__, out of sight of all modes",
+                          kind="tensor-subclass")
 
 
 class Asked(StandIn):
