@@ -216,3 +216,21 @@ def test_gradients():
             f(x).backward()
             grads.append(x.grad)
         torch.testing.assert_close(*grads)
+
+
+def test_drawn_numbers_beside_tensors_that_are_changed():
+    def fn(x, y):
+        noise = np.random.rand(3)
+        x.add_(torch.as_tensor(noise).float() * random.random())
+        return x * y + float(np.random.uniform()), noise
+
+    compiled = jit.compile(fn)
+    for k in range(3):
+        results = []
+        for f in (fn, compiled):
+            random.seed(k), np.random.seed(k)
+            x = torch.ones(3)
+            results.append((x, *f(x, torch.arange(3.0)), random.random(), np.random.rand()))
+        (x, out, noise, *rest), (x2, out2, noise2, *rest2) = results
+        torch.testing.assert_close((x, out), (x2, out2))
+        assert (noise == noise2).all() and rest == rest2

@@ -365,7 +365,7 @@ class Capture:
             if region is not None:
                 sources = [s.recording.tensors[id(m)].source for m in region.members]
                 members.append((region, sources))
-            elif value.source is not None:
+            elif value.source is not None and value.source.guarded:  # else it is made for the call
                 (changed if handle.base.mutated else others).append(value.source)
         around = [source for _, sources in members for source in sources]
         if changed and len(changed) + len(others) + len(around) > 1:
