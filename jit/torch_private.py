@@ -548,6 +548,10 @@ _GROUP_FUNCTIONS = {
 _KNOWN_GROUPS = {"a6c901e365042f4f": "torch 2.11", "197d40972b20dec2": "torch 2.13"}
 
 
+chunk_cat = optional("_chunk_cat", "puts the parts of tensors for each process behind each other",
+                     "the groups of modules that FSDP shards are gathered by FSDP itself")
+
+
 def recorded(label: str) -> contextlib.AbstractContextManager:
     """A range for the profiler, while one is there."""
     if torch.autograd.profiler._is_profiler_enabled:

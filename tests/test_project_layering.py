@@ -25,7 +25,7 @@ LANGUAGES = ("jit.graph.dim_text", "jit.graph.dim_trees", "jit.graph.dims", "jit
              "jit.graph.prim_info", "jit.graph.prims", "jit.graph.windows")
 
 # Files of codegen that rewrite a graph before it is scheduled, with the graph room's builder and type rules.
-REWRITES = ("jit/codegen/layout.py",)
+REWRITES = ("jit/codegen/layout.py", "jit/codegen/collective_calls.py")
 
 FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit",
              "torch._subclasses", "torch.compile")

@@ -34,7 +34,8 @@ def test_what_was_given_comes_back(name, backend):
 
 OF_NUMBERS = {
     "sum": torch.sum, "mean": torch.mean, "mean of a dimension": lambda x: x.mean(0), "any": torch.any,
-    "kept": lambda x: x.mean(-1, keepdim=True), "logsumexp": lambda x: x.logsumexp(-1), "softmax": lambda x: x.softmax(-1),
+    "kept": lambda x: x.mean(-1, keepdim=True), "logsumexp": lambda x: x.logsumexp(-1),
+    "softmax": lambda x: x.softmax(-1),
     "var": lambda x: x.var(0, unbiased=False), "largest": torch.amax, "product": torch.prod, "norm": torch.norm,
     "count": torch.count_nonzero, "position": torch.argmax,
 }

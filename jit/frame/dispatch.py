@@ -233,7 +233,7 @@ class Missed:
     """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries of one
     kind (``circumstances.py``)."""
 
-    def __init__(self, settings: Settings, bound: object = None, resumed: bool = False) -> None:
+    def __init__(self, settings: Settings, bound: object = None, resumed: bool | str = False) -> None:
         self.settings, self.bound = settings, bound
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.captures: list[Captured] = []  # their summaries
@@ -423,7 +423,7 @@ def wrapped_function(dispatcher) -> types.FunctionType:
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
-def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resumed: bool = False):
+def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resumed: bool | str = False):
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
     break."""
     missed = Missed(settings, bound, resumed)

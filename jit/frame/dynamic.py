@@ -64,7 +64,7 @@ class Dynamic:
 
     lengths_differ = stepwise = quiet = False
 
-    def __init__(self, mode: bool | None, resumed: bool = False, in_one_graph: bool = False) -> None:
+    def __init__(self, mode: bool | None, resumed: bool | str = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
         self.sizes: dict[Source, list] = {}
         self.tried = Tried()
@@ -135,7 +135,7 @@ class Dynamic:
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
         goes on after a break in a loop comes to all of them, and holds for any from its second capture on."""
-        most = 1 if self.resumed else MAX_POSITIONS
+        most = 1 if self.resumed is True else MAX_POSITIONS  # and no step of a generator
         return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, most)
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:

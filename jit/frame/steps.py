@@ -170,7 +170,7 @@ def make_step(settings: Settings, code: types.CodeType, position: int, parked: b
                 return Finished(end.value)
     step._jit_capture, step._jit_stands_for = StepCapture, code
     step.__qualname__ = code.co_qualname
-    return make_dispatcher(step, settings, resumed=True)
+    return make_dispatcher(step, settings, resumed="step")
 
 
 class StepCapture(Capture):

@@ -63,7 +63,7 @@ def _shorten_hooks(state: Any) -> None:
     """Have a state's hooks called by fewer steps: those of its modules' forward, and that of their results."""
     if "_pre_backward" in vars(state):
         return
-    for module in state._modules:
+    for module in vars(state).get("_modules", ()):
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key, hook in hooks.items():
                 if getattr(hook, "__self__", None) is state:
@@ -309,7 +309,7 @@ class Group:
         if plan.by_pieces and all(g.is_contiguous() and g.dim() and g.shape[0] % plan.world == 0 for g in grads):
             native().copy_pieces(given, grads, plan.world, False)
         else:
-            torch._chunk_cat(grads, 0, plan.world, out=given.view(plan.world, -1))
+            torch_private.chunk_cat(grads, 0, plan.world, out=given.view(plan.world, -1))
         grads.clear()
         current = plan.handle.current_stream()
         plan.wait_stream(stream, current)

@@ -147,8 +147,12 @@ def load(text, name, in_eager=True):
 
 def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outcome:
     """Run a program both ways. An internal failure of the compiler is a mismatch too."""
+    with control.forbid():
+        return _run(text, backend, dynamic)
+
+
+def _run(text: str, backend: str, dynamic: bool | None) -> Outcome:
     jit.reset()
-    control.forbid()
     captures: list = []
     try:
         with limit(EAGER_SECONDS):

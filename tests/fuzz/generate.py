@@ -251,7 +251,8 @@ class Generator:
         self.in_method = True
         step = textwrap.dedent(self.function("step", "self, n", ["n"], "int", rng.randint(0, 2), 1).split("\n", 1)[1])
         self.in_method = False
-        parts = [PRELUDE, *(THEMES[name].prelude for name in self.themes), CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
+        parts = [PRELUDE, *(THEMES[name].prelude for name in self.themes),
+                 CLASSES % textwrap.indent("self.n = (self.n + 1) % 50\n" + step, "        ")]
         shapes = [("int", "n, k=2", ["n", "k"], "<name>(<int>)"),
                   ("int", "n, *q, k=1", ["n", "q", "k"], "<name>(<int>, *<tuple>, k=<int>)"),
                   ("tensor", "x, n=1", ["x", "n"], "<name>(<tensor>, <int>)"),
@@ -329,7 +330,8 @@ def calls_objects(template) -> bool:
 
 
 def generate(seed, themes=None) -> str:
-    """The program of a seed, about some themes if they are given; one that Python does not compile is followed by the next of the same series."""
+    """The program of a seed, about some themes if they are given; one that Python does not compile is followed by the
+    next of the same series."""
     for attempt in range(50):
         text = Generator(f"{seed}/{attempt}", themes).program()
         try:

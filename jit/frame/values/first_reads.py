@@ -63,7 +63,7 @@ def _only_input(s: Session, handle: TensorHandle) -> tuple[TensorValue, Node, li
 def read(s: Session, tensor: TensorValue, method: str) -> Value | None:
     """What a method that gives Python's numbers gives, or None where that is not known before the graph runs."""
     found = _only_input(s, tensor.handle(s))
-    if found is None:
+    if found is None or method != "tolist" and hint(tensor.handle(s).type.numel) != 1:
         return None
     outside, node, cone = found
     keep_sizes([tensor.handle(s)])

@@ -45,10 +45,8 @@ void copy(const at::Tensor& buffer, const std::vector<at::Tensor>& tensors, int6
     begin += n;
   }
   if (near.empty()) return;
-  if (out)
-    at::_foreach_copy_(far, near);
-  else
-    at::_foreach_copy_(near, far);
+  if (out) at::_foreach_copy_(far, near);
+  else at::_foreach_copy_(near, far);
 }
 
 PyObject* py_copy_pieces(PyObject*, PyObject* args) {

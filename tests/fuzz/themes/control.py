@@ -7,6 +7,8 @@ to eager is no test.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import torch._higher_order_ops as operators
 from torch._higher_order_ops import utils as higher_order
@@ -109,12 +111,21 @@ IN_EAGER = {"cond": checked(torch.cond, cond), "while_loop": checked(operators.w
             "scan": checked(operators.scan, scan), "map_": checked(operators.map, map_)}
 
 
+@contextlib.contextmanager
 def forbid():
-    """Have PyTorch's own compiler not started for these operators in this process."""
+    """In the block PyTorch's own compiler is not started for these operators."""
     def refuse(*args):
         raise StartsCompiler
 
+    before = getattr(higher_order, "_hop_compile_and_call", None)
     higher_order._hop_compile_and_call = refuse
+    try:
+        yield
+    finally:
+        if before is None:
+            del higher_order._hop_compile_and_call
+        else:
+            higher_order._hop_compile_and_call = before
 
 
 THEME = Theme(PRELUDE, {"tensor": TENSORS}, STATEMENTS)

@@ -1,5 +1,5 @@
-"""``torch.func``: transforms one by one and in one another, over functions with closures, creations, in-place operations
-and effects."""
+"""``torch.func``: transforms one by one and in one another, over functions with closures, creations, in-place
+operations and effects."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ STATEMENTS = [
      "<tensor.new> = grad(g<#>)(<ft>)", 1),
     ("def g<#>(x):\n    with torch.no_grad():\n        y = <inner>\n    return (x * y.sum()).sum()\n"
      "<tensor.new> = grad(g<#>)(<ft>)", 0.7),
-    ("def g<#>(x):\n    try:\n        y = <inner>\n    except Exception as err:\n        log.append(type(err).__name__)\n"
-     "        return x.sum()\n    return y.sum()\n<tensor.new> = grad(g<#>)(<ft>)", 0.7),
+    ("def g<#>(x):\n    try:\n        y = <inner>\n    except Exception as err:\n"
+     "        log.append(type(err).__name__)\n        return x.sum()\n    return y.sum()\n<tensor.new> = grad(g<#>)(<ft>)", 0.7),
     ("<tensor.new> = torch.arange(6.0).view(2, 3)\nlog.append(vmap(lambda x: x.add_(<int>))(<tensor.name>))", 1),
     ("out_<#>, back_<#> = vjp(lambda x: <inner>, <ft>)\nlog.append(back_<#>(torch.ones_like(out_<#>)))\n"
      "log.append(back_<#>(out_<#>))", 1.5),
