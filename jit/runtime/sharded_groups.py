@@ -37,8 +37,10 @@ def lighten(state: Any) -> None:
     if api is None:
         return
     for each in {id(s): s for s in (state, *state._state_ctx.all_states)}.values():
-        _shorten_hooks(each)
-        for group in api.of(each):
+        groups = api.of(each)
+        if groups:
+            _shorten_hooks(each)
+        for group in groups:
             if "_jit_group" not in vars(group) and type(group) is api.group_class:
                 group._jit_group = Group(group, api)
 
@@ -63,7 +65,7 @@ def _shorten_hooks(state: Any) -> None:
     """Have a state's hooks called by fewer steps: those of its modules' forward, and that of their results."""
     if "_pre_backward" in vars(state):
         return
-    for module in vars(state).get("_modules", ()):
+    for module in state._modules:
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key, hook in hooks.items():
                 if getattr(hook, "__self__", None) is state:

@@ -135,7 +135,8 @@ STATEMENTS = [
     ("def g<#>(x):\n    with torch.no_grad():\n        y = <inner>\n    return (x * y.sum()).sum()\n"
      "<tensor.new> = grad(g<#>)(<ft>)", 0.7),
     ("def g<#>(x):\n    try:\n        y = <inner>\n    except Exception as err:\n"
-     "        log.append(type(err).__name__)\n        return x.sum()\n    return y.sum()\n<tensor.new> = grad(g<#>)(<ft>)", 0.7),
+     "        log.append(type(err).__name__)\n        return x.sum()\n"
+     "    return y.sum()\n<tensor.new> = grad(g<#>)(<ft>)", 0.7),
     ("<tensor.new> = torch.arange(6.0).view(2, 3)\nlog.append(vmap(lambda x: x.add_(<int>))(<tensor.name>))", 1),
     ("out_<#>, back_<#> = vjp(lambda x: <inner>, <ft>)\nlog.append(back_<#>(torch.ones_like(out_<#>)))\n"
      "log.append(back_<#>(out_<#>))", 1.5),
