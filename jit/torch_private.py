@@ -425,10 +425,11 @@ no_function = required("_C._disabled_torch_function_impl", "tells which classes 
 
 
 # of tensors of the jagged layout; their module is imported by the program
-InferenceMode = required("_C._InferenceMode", "tensors of the jagged layout")
-has_kernel = required("_C._dispatch_has_kernel_for_dispatch_key", "operators that tensors of the jagged layout lack")
-view_from_jagged = required("_nested_view_from_jagged", "attention of tensors of the jagged layout")
-SDPAParams = required("_C._SDPAParams", "attention of tensors of the jagged layout")
+InferenceMode = optional("_C._InferenceMode", "tensors of the jagged layout", _BREAK)
+has_kernel = optional("_C._dispatch_has_kernel_for_dispatch_key",
+                      "operators that tensors of the jagged layout lack", _BREAK)
+view_from_jagged = optional("_nested_view_from_jagged", "attention of tensors of the jagged layout", _BREAK)
+SDPAParams = optional("_C._SDPAParams", "attention of tensors of the jagged layout", _BREAK)
 attention_checks = tuple(_matching("_can_use_", "_attention").values())
 NESTED = "torch.nested._internal.nested_tensor"
 WEAK = "torch.utils.weak"
@@ -528,12 +529,14 @@ def fsdp_hooks(states: type) -> list[types.FunctionType]:
     found = [vars(states).get(name) for name in ("_pre_forward", "_post_forward")]
     return [hook for hook in found if isinstance(hook, types.FunctionType)]
 
+
 # What ``runtime/sharded_groups.py`` does in the place of FSDP's: the functions whose work it was read from, by module.
 _GROUP_FUNCTIONS = {
     "_fsdp_collectives": (
         "foreach_all_gather", "_get_param_all_gather_inputs", "_get_all_gather_input_metadatas",
         "foreach_all_gather_copy_out", "foreach_reduce", "foreach_reduce_scatter_copy_in", "_div_if_needed",
-        "_get_gradient_divide_factors", "all_gather_copy_in_cuda", "split_with_sizes_copy", "chunk_cat"),
+        "_get_gradient_divide_factors", "all_gather_copy_in_cuda", "split_with_sizes_copy", "chunk_cat",
+        "DefaultAllGather.__call__", "DefaultReduceScatter.__call__"),
     "_fsdp_param": (
         "FSDPParam.init_all_gather_outputs", "FSDPParam.init_unsharded_param", "FSDPParam.to_sharded",
         "FSDPParam.to_unsharded", "FSDPParam._setattr_on_modules", "FSDPParam.accumulate_unsharded_grad_if_needed",
@@ -542,10 +545,11 @@ _GROUP_FUNCTIONS = {
     "_fsdp_param_group": (
         "FSDPParamGroup.unshard", "FSDPParamGroup.wait_for_unshard", "FSDPParamGroup.post_backward",
         "FSDPParamGroup.reshard", "FSDPParamGroup._to_sharded", "FSDPParamGroup._to_unsharded",
-        "FSDPParamGroup._wait_for_post_backward", "FSDPParamGroup.finalize_backward"),
+        "FSDPParamGroup._wait_for_post_backward", "FSDPParamGroup.finalize_backward",
+        "FSDPParamGroup._register_post_backward_hook", "FSDPCommContext.get_all_gather_streams"),
 }
 # Digests of the names that these functions use, which change when FSDP does anything else.
-_KNOWN_GROUPS = {"a6c901e365042f4f": "torch 2.11", "197d40972b20dec2": "torch 2.13"}
+_KNOWN_GROUPS = {"dd74e6f554d5d775": "torch 2.11", "c88396edfb2a629a": "torch 2.13"}
 
 
 chunk_cat = optional("_chunk_cat", "puts the parts of tensors for each process behind each other",

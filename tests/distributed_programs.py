@@ -345,7 +345,7 @@ class Blocks(nn.Module):
         return self.last(x)
 
 
-def sharded(count, compile_):
+def sharded_blocks(count):
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
@@ -353,6 +353,11 @@ def sharded(count, compile_):
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
+    return model
+
+
+def sharded(count, compile_):
+    model = sharded_blocks(count)
     called = compile_(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
@@ -374,14 +379,7 @@ def fully_sharded():
 
 @case
 def fully_sharded_blocks_are_graphs():
-    from torch.distributed.fsdp import fully_shard
-
-    torch.manual_seed(0)
-    model = Blocks(10)
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
-    called = jit.compile(model)
+    called = jit.compile(sharded_blocks(10))
     for _ in range(3):
         called(torch.ones(6, 8)).sum().backward()
     before = jit.compile_count()
@@ -450,16 +448,11 @@ def fully_sharded_in_many_ways():
 
 @case
 def groups_of_fsdp_are_gathered_natively():
-    from torch.distributed.fsdp import fully_shard
-
     from jit import torch_private
     from jit.runtime import sharded_groups
 
     assert torch_private.fsdp_groups() is not None, "this PyTorch's groups are not known"
-    model = Blocks(2)
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    model = sharded_blocks(2)
     called = jit.compile(model)
     for _ in range(3):
         called(torch.ones(6, 8)).sum().backward()
@@ -479,14 +472,8 @@ def groups_of_fsdp_are_gathered_natively():
 @case
 def groups_follow_what_is_set_on_them():
     """What FSDP is told between calls holds for the next one."""
-    from torch.distributed.fsdp import fully_shard
-
     def program(compile_):
-        torch.manual_seed(0)
-        model = Blocks(2)
-        for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
+        model = sharded_blocks(2)
         called, found = compile_(model), []
         x = torch.ones(6, 8) * (dist.get_rank() + 1)
         for k in range(8):
@@ -540,6 +527,16 @@ def collectives_are_called_together():
     with counted_collectives() as names:
         whole(g, own(4, 3), options=asked)
     assert names.count("all_reduce_") == 4 and "all_reduce_coalesced_" not in names, names
+
+
+@case
+def broadcasts_work_in_place():
+    group = dist.group.WORLD.group_name
+    ops = torch.ops._c10d_functional
+
+    with counted_collectives() as names:
+        whole(lambda x: ops.wait_tensor(ops.broadcast(x * 2, 0, group)) + 1, own(4, 3))
+    assert names.count("broadcast_") == 2, names
 
 
 @case

@@ -1,62 +1,11 @@
-"""``threading.local`` and ``warnings.catch_warnings`` in compiled functions."""
+"""``warnings.catch_warnings`` in compiled functions."""
 
 import contextlib
-import threading
 import warnings
 
 import torch
 
 import jit
-
-
-def test_attributes_are_those_of_the_thread():
-    local = threading.local()
-
-    def fn(x):
-        local.count = local.count + 1
-        local.last = x
-        return x * local.scale + local.bias
-
-    compiled = jit.compile(fn)
-    wrong = []
-
-    def run(scale):
-        local.scale, local.bias, local.count = scale, torch.full((2,), float(scale)), 0
-        for k in range(3):
-            x = torch.ones(2) * k
-            if not torch.equal(compiled(x), x * scale + scale) or local.last is not x:
-                wrong.append(scale)
-        if local.count != 3:
-            wrong.append("count")
-
-    for scale in (2, 3, 4):
-        thread = threading.Thread(target=run, args=(scale,))
-        thread.start(), thread.join()
-    run(5)
-    assert not wrong
-
-
-def test_a_local_of_a_class_with_methods():
-    class Local(threading.local):
-        factor = 2
-
-        def scaled(self, x):
-            return x * self.factor + self.offset
-
-    local = Local()
-    local.offset = 1
-    compiled = jit.compile(lambda x: local.scaled(x), fullgraph=True)
-    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
-    local.offset = 4
-    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 6.0))
-
-
-def test_an_attribute_that_is_missing():
-    local = threading.local()
-    compiled = jit.compile(lambda x: x + (local.v if hasattr(local, "v") else 1))
-    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
-    local.v = 5
-    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 6.0))
 
 
 def silent(x):

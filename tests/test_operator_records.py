@@ -308,7 +308,7 @@ def kept_names(text):
 
 
 # Operators that have no schema text of their own, and functions of NumPy.
-OTHERS_NAMES = ("jit/torch_private.py", "jit/frame/library/numpy_functions.py", "jit/frame/values/read_numbers.py")
+OTHERS_NAMES = ("jit/torch_private.py", "jit/frame/library/numpy_functions.py")
 
 
 def test_no_other_lists_of_operators():

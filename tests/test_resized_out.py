@@ -141,3 +141,15 @@ def test_sizes_that_vary():
         assert compiled(17, (n,), out) is out and out.max() < 17
         with pytest.raises(Exception):
             fn(17, (n,), torch.empty(n, dtype=torch.int32, requires_grad=True))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_a_result_without_dimensions():
+    def fn(x):
+        out = torch.ones(3)
+        return torch.sum(x, 0, out=out), out
+
+    compiled = jit.compile(fn, fullgraph=True)
+    for x in (torch.arange(4.0), torch.arange(6.0)):
+        want, got = fn(x), compiled(x)
+        assert got[0].shape == want[0].shape == () and torch.equal(got[1], want[1])

@@ -425,7 +425,7 @@ def wrapped_function(dispatcher) -> types.FunctionType:
 
 def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resumed: bool | str = False):
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
-    break."""
+    break; "step": it is a step of a generator."""
     missed = Missed(settings, bound, resumed)
     return track(native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound))
 

@@ -53,7 +53,7 @@ def _marks(tensor: torch.Tensor, *names: str) -> set[int]:
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a
     symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
-    loop's. ``in_one_graph``: breaks are errors.
+    loop's; "step": it is a step of a generator, which comes to each place once. ``in_one_graph``: breaks are errors.
 
     Attributes:
         lengths_differ: whether it was found that lengths are others at each call.
@@ -135,7 +135,7 @@ class Dynamic:
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
         goes on after a break in a loop comes to all of them, and holds for any from its second capture on."""
-        most = 1 if self.resumed is True else MAX_POSITIONS  # and no step of a generator
+        most = 1 if self.resumed is True else MAX_POSITIONS
         return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, most)
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:

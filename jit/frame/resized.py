@@ -95,7 +95,7 @@ def _warn(s: Session, had: tuple, gets: tuple) -> None:
     """PyTorch warns where it resizes what has elements."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.abs(torch.empty(1).expand(tuple(map(hint, gets))), out=torch.empty(tuple(map(hint, had))))
+        torch.abs(torch.empty(()).expand(tuple(map(hint, gets))), out=torch.empty(tuple(map(hint, had))))
     for warning in caught:
         s.wrap_raw(warnings.warn).call(s, [Constant(str(warning.message))], {})
 

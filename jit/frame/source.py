@@ -676,8 +676,7 @@ class FunctionField(_Derived):
 
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument,
-    an attribute, an item, what a cell holds, or computed from what may be another
-    object."""
+    an attribute, an item, what a cell holds, or computed from what may be another object."""
     for step in source.chain() if source is not None else ():
         if not step.rereadable or type(step) is Computed:
             return step.rereadable

@@ -51,6 +51,7 @@ class OpInfo:
         it; None where there is none.
     over_sequences: goes over a sequence step by step, and takes one of any length.
     by_keyword: (position, name) of what that one takes by keyword alone.
+    scales: (keyword of a number, position of the operand that is multiplied with it).
     """
 
     total: bool = False
@@ -78,6 +79,7 @@ class OpInfo:
     over_sequences: bool = False
     each: str | None = ""
     by_keyword: tuple[tuple[int, str], ...] = ()
+    scales: tuple[str, int] | None = None
 
 
 ROWS: dict[str, OpInfo] = {}
@@ -118,6 +120,8 @@ _rows("""
     hypot copysign amax amin argmax argmin flip constant_pad_nd slice_scatter select_scatter diagonal_scatter
 """, total=True)
 _rows("lstm gru rnn_tanh rnn_relu", over_sequences=True)
+_rows("add sub", scales=("alpha", 1))
+_rows("addcmul addcdiv", scales=("value", 1))
 _rows("mv", total=True, linear=IN_EACH, autocast=LOWER)
 _rows("dot", total=True, linear=IN_EACH, autocast=OFTEN_WIDEST)
 _rows("mm", total=True, linear=IN_EACH, autocast=LOWER, aligned=True, out_form="out")

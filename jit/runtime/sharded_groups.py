@@ -24,7 +24,7 @@ import torch
 from .. import logs, torch_private
 from .extension import native
 
-SIMPLE = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})  # that hold no tensors
+SIMPLE = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})  # no containers
 MOST_PIECES = 128  # of parameters times processes that are copied each for itself, by one kernel or two
 
 _log = logs.channel("plan")
@@ -85,10 +85,10 @@ class Plan:
         self.numels = [p._sharded_param_data.numel() for p in self.params]
         self.total = sum(self.numels)
         self.dtype = self.gathered[0].dtype
-        self.dtypes = [[self.dtype] for _ in self.params]
+        self.dtypes, self.lengths = [[self.dtype] for _ in self.params], [[n] for n in self.numels]
         self.by_pieces = self.world * len(self.params) <= MOST_PIECES
         # ``data`` has a version counter of its own: gathering is no change that autograd should see.
-        self.views = [t.data.view(self.world, -1) for t in self.gathered]
+        self.views = [] if self.by_pieces else [t.data.view(self.world, -1) for t in self.gathered]
         self.storages = [(t.untyped_storage(), t.numel() * t.itemsize) for t in self.gathered]
         self.places = [[(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
                        for info in (p._module_info for p in self.params)]
@@ -147,9 +147,6 @@ class Group:
         group._prefetch_unshard = _shortened(cls._prefetch_unshard)  # a static method
         if _log:
             _log(f"the group {group._module_fqn or ''} of FSDP is gathered and reduced here")
-
-    def __deepcopy__(self, memo: dict) -> None:
-        return None
 
     def current(self) -> Plan | None:
         """The plan, if there is one for the parameters as they are now."""
@@ -223,7 +220,7 @@ class Group:
                 if before is not None:
                     torch.accelerator.set_stream(before)
         group._all_gather_result = self.result = api.result_class(
-            whole, event, work, plan.dtypes, [[n] for n in plan.numels], plan.numels)
+            whole, event, work, plan.dtypes, plan.lengths, plan.numels)
 
     def wait_for_unshard(self) -> None:
         api, group, result, plan = self.api, self.group, self.result, self.plan

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ..tables import on_call
-from ..values.base import Raised, Value
+from ..values.base import Value
 from ..values.constant import Constant
 from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue
@@ -35,8 +35,7 @@ def print_later(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     options = [given.pop(name, Constant(None)) for name in ("sep", "end")]
     flush = given.pop("flush", Constant(False))
     if given or not all(v.is_leaf and (v.value is None or type(v.value) is str) for v in options):
-        raise Raised(s.exception(TypeError("print() got arguments that it does not take"))) if given else (
-            Unsupported("print() with separators that are no texts", kind="argument-error"))
+        raise Unsupported("print() with arguments that it does not take", kind="argument-error")
     if not file.is_none and (not file.is_object or file.obj is None):
         raise Unsupported("print() to a file that was made while capturing", "print outside the compiled function",
                           kind="forbidden-call")

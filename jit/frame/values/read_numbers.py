@@ -13,6 +13,7 @@ import torch
 
 from ...graph import aten
 from ...graph.binding import resolve
+from ...graph.op_info import op_info
 from ..assumptions import assume
 from .base import Value
 from .constant import Constant
@@ -174,14 +175,10 @@ def like(s: Session, number: Deferred, tensor: Value) -> TensorValue:
     return found if found.handle(s).dtype is dtype else s.torch_call(torch.Tensor.to, [found, Constant(dtype)], {})
 
 
-# operator -> (the keyword of a number, the operand that it is multiplied with)
-SCALED = {"add": ("alpha", 1), "sub": ("alpha", 1), "addcmul": ("value", 1), "addcdiv": ("value", 1)}
-
-
 def scaled(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
     """The arguments of an operation, where a number that is read and multiplies an operand is multiplied first."""
     binding = resolve(fn)
-    known = SCALED.get(binding.name.removesuffix("_")) if binding is not None else None
+    known = None if binding is None else op_info(binding.name.removesuffix("_")).scales
     if known is None or not (number := kwargs.get(known[0], args[0])).is_read or len(args) <= known[1]:
         return args, kwargs
     operand = args[known[1]]
