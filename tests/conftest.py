@@ -34,7 +34,8 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def torch_state():
-    """Each test starts from seed 0 and leaves torch's global state as it found it."""
+    """Each test starts from seed 0 and leaves torch's global state as it found it. None starts PyTorch's own compiler in
+    this process: it would keep the frame evaluator, and later tests would show nothing about what runs behind breaks."""
     torch.manual_seed(0)
     dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -44,6 +45,8 @@ def torch_state():
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
+    if (native := sys.modules.get("jit.runtime")) is not None:
+        assert native.native().frame_hook_status() != "taken", "PyTorch's compiler was started in the tests' process"
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import warnings
 
 
 from .compare import OutOfTime, limit, load, seeded
+from .themes import control
 
 ROUNDS, SECONDS = 12, 1.0
 _NAME = re.compile(r"variable '(\w+)'|name '(\w+)' is not defined")
@@ -49,6 +50,7 @@ def generated(tree):
             yield from (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "step")
 
 
+@control.forbid()
 def failure(text, tree):
     """-> (innermost random statement from which eager raises out of ``f``, the exception), or None."""
     functions = list(generated(tree))
