@@ -388,7 +388,7 @@ ANSWERS = {
     None: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK)
                 for name in ("_get_tracing_state", "_log_api_usage_once")),
     False: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
-        "_is_tracing", "_are_functorch_transforms_active")),
+        "_is_tracing", "_are_functorch_transforms_active", "_is_fake_tensor")),
 }
 
 # What else is asked of the state of the process, by functions that change nothing and take nothing. Switches that
@@ -549,7 +549,8 @@ _GROUP_FUNCTIONS = {
         "FSDPParamGroup._register_post_backward_hook", "FSDPCommContext.get_all_gather_streams"),
 }
 # Digests of the names that these functions use, which change when FSDP does anything else.
-_KNOWN_GROUPS = {"dd74e6f554d5d775": "torch 2.11", "c88396edfb2a629a": "torch 2.13"}
+_KNOWN_GROUPS = {"dd74e6f554d5d775": "torch 2.11", "2a2e0f0b4c270928": "torch 2.12", "c88396edfb2a629a": "torch 2.13",
+                 "9820dfcbc1480df4": "torch 2.14"}
 
 
 chunk_cat = optional("_chunk_cat", "puts the parts of tensors for each process behind each other",
@@ -646,7 +647,8 @@ class _Groups:
                     current().wait_event(state.event)
                 context.reduce_scatter_state = None
         elif group._param_group_index == group._num_param_groups - 1:
-            while len(states := context.reduce_scatter_states) >= context.reduce_scatter_max_input_buffers:
+            kept = getattr(context, "reduce_scatter_max_input_buffers", 1)  # torch 2.12 keeps those of one state
+            while len(states := context.reduce_scatter_states) >= kept:
                 if (event := states.pop(0).event) is not None:
                     current().wait_event(event)
 
@@ -655,10 +657,16 @@ class _Groups:
         context = group.comm_ctx
         group._post_reduce_event = done
         if hasattr(context, "reduce_scatter_states"):
-            context._last_post_reduce_events[stream] = done
+            if hasattr(context, "_last_post_reduce_events"):
+                context._last_post_reduce_events[stream] = done
             context.reduce_scatter_states.append(self.reduced_class(given, scattered))
         else:
             context.reduce_scatter_state = self.reduced_class(given, scattered)
+
+
+def types_of_programs_are_checked() -> bool:
+    """Whether FSDP annotates what it makes for a package that checks how tensors are spread over processes."""
+    return bool(getattr(torch.distributed, "_is_spmd_types_available", bool)())
 
 
 @functools.cache
@@ -668,7 +676,8 @@ def fsdp_groups() -> _Groups | None:
     modules = {name: optional(f"distributed.fsdp._fully_shard.{name}", "the groups of modules that FSDP shards",
                               "FSDP gathers and reduces them itself") for name in names}
     try:
-        known = all(modules.values()) and groups_digest(modules) in _KNOWN_GROUPS
+        known = (all(modules.values()) and groups_digest(modules) in _KNOWN_GROUPS
+                 and not types_of_programs_are_checked())
         return _Groups(modules) if known else None
     except AttributeError:
         return None

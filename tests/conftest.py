@@ -34,8 +34,8 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def torch_state():
-    """Each test starts from seed 0 and leaves torch's global state as it found it. None starts PyTorch's own compiler in
-    this process: it would keep the frame evaluator, and later tests would show nothing about what runs behind breaks."""
+    """Each test starts from seed 0 and leaves torch's global state as it found it. None starts PyTorch's own compiler
+    in this process: it keeps the frame evaluator, and later tests would show nothing about what runs behind breaks."""
     torch.manual_seed(0)
     dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -451,6 +451,9 @@ def groups_of_fsdp_are_gathered_natively():
     from jit import torch_private
     from jit.runtime import sharded_groups
 
+    if not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 14):
+        assert torch_private.fsdp_groups() is None
+        return
     assert torch_private.fsdp_groups() is not None, "this PyTorch's groups are not known"
     model = sharded_blocks(2)
     called = jit.compile(model)

@@ -136,6 +136,9 @@ class Recording:
                 break
         if batched.active(self.s):
             return batched.call(self.s, fn, args, kwargs)
+        drawn = tables.mapped_draw(self.s, fn, args, kwargs) if self.s.levels else None
+        if drawn is not None:
+            return drawn
         return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_none
                 else self.record(fn, args, kwargs))
 

@@ -32,6 +32,8 @@ forbidden: dict = {}          # callable -> (why, hint): a recorded break
 
 # What calls PyTorch with DTensors among the arguments, fn(s, called, args, kwargs) -> Value; None before there are any.
 spread_call: Callable | None = None
+# What draws random numbers inside of a transform, fn(s, called, args, kwargs) -> Value, or None where it draws none.
+mapped_draw: Callable | None = None
 late: dict = {}               # name of a module -> what fills in more rows once the program has imported it
 
 

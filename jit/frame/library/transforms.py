@@ -31,6 +31,7 @@ from ..values.lifting import lift
 from ..values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
+    from ...graph.ir import Node
     from ..session import Session
     from ..values.base import Value
     from ..values.functions import FunctionValue
@@ -46,7 +47,8 @@ class Level:
     Attributes:
         number: its own.
         first, nodes: of a map, the number of the first write inside, and how many nodes there were.
-        same: of a map, whether each slice may draw the same random numbers.
+        randomness: of a map, what its slices may draw, as ``torch.vmap`` takes it; "" of a gradient.
+        draws: of a map, (first node, the one behind) of each draw for all slices; see ``library.drawn_in_maps``.
         entered: of a map, (handle, version of its memory, node, whole tensor) of each slice that its function was
             given (of the whole tensor, the mapped dimension is the first); of a gradient, (handle, version of its
             memory, the program's tensor) of each.
@@ -59,8 +61,9 @@ class Level:
 
     number: int
     first: int = 0
-    same: bool = False
+    randomness: str = ""
     nodes: int = 0
+    draws: tuple = ()
     entered: tuple = ()
     given: tuple = ()
     tracked: bool = True
@@ -92,10 +95,10 @@ def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
     if not s.inner_gradients:
         raise _refuse("a transform of torch.func with an operation that is left to eager")
     refuse_leaves(s, (*args, *kwargs.values()))
-    before = s.levels
+    before = [level.number for level in s.levels]
     with _whole():
         result = s.inline(fn, args, kwargs)
-    assert s.levels == before
+    assert [level.number for level in s.levels] == before
     return result
 
 
@@ -126,7 +129,7 @@ def _step(called: object, name: str) -> Callable:
 def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if s.maps or batched.active(s):
         raise _refuse("a map inside of another kind of map")
-    level = Level(next(_levels), next_version(), args[1].const(s) == "same", len(s.tracer.builder.nodes))
+    level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
     return Constant(level.number)
@@ -136,12 +139,19 @@ def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
 def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     *left, level = s.levels
     s.journal.set_field(s, "levels", tuple(left))
-    inside = s.tracer.builder.nodes[level.nodes:]
-    if not level.same and any(not n.repeatable for n in inside):
+    if level.randomness != "same" and any(not n.repeatable for n in _between(s, level)):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
     s.journal.set_field(s.tracer, "written_before", next((lv.first for lv in reversed(left) if lv.first), 0))
     _write_back(s, level)
     return Constant(len(left))
+
+
+def _between(s: Session, level: Level) -> Iterator[Node]:
+    """The nodes of a map's function, but for draws for all slices."""
+    first = level.nodes
+    for begin, end in (*level.draws, (None, None)):
+        yield from s.tracer.builder.nodes[first:begin]
+        first = end
 
 
 def _write_back(s: Session, level: Level) -> None:
