@@ -286,9 +286,8 @@ class Capture:
         if checked_behind:
             self.doubt = assumptions.Doubt(s.learned)
             e.require(s.assumption, self.doubt)
-        elif s.learned:
-            raise assumptions.Reconsider("learning")
         elif s.assumption is not None:
+            e.doubt = self.doubt = assumptions.Doubt(s.learned)
             assumptions.check_inside(s)
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
         for index, _ in recorded:
