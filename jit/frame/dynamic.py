@@ -174,7 +174,7 @@ class Dynamic:
 
     def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
-        changed = self.is_symbol(source, value)
+        changed = self.is_symbol(source, value) or self.mode is None and self.tried.integer(source, value, env)
         if value < 0:
             self.negative.add(source)
         if not changed or abs(value) >= 1 << 62:
@@ -187,6 +187,8 @@ class Dynamic:
         """True if an integer is to be a symbol."""
         if self.mode is False or source is None:
             return False
+        if source not in self.integers:
+            self.tried.new.add(source)
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
         if type(source) is Item and source.of in self.long:  # once one has changed, any of them will
