@@ -274,6 +274,7 @@ class Capture:
     def assemble(self, ending: Return | BreakCode) -> Captured:
         """Compile what was captured, and write the function that runs it and ends so."""
         s, e = self.session, self.emitter()
+        s.varying.foresee(s.effects.replaced())
         e.replay(s.effects.to_replay())
         ending.load(e)
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
