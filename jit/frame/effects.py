@@ -11,6 +11,7 @@ from .source import DictAttr, GetAttr, Item
 from .states.grad_mode import GRAD_MODE
 from .values import batched
 from .values.base import Value
+from .values.constant import Constant
 
 if TYPE_CHECKING:
     from .session import Session
@@ -85,15 +86,15 @@ class Effects:
 
     def replaced(self) -> list[tuple[Source, object]]:
         """The sources of attributes and entries of real objects to which the program assigns what it has made, or
-        numbers: at the next call something else is there. With each the number, or None."""
+        integers: at the next call something else is there. With each the integer, or None."""
         found = []
         for fn, args, _ in self.log:
             kinds = _SLOTS.get(fn, ())
             if (not kinds or args[0].source is None or args[1].symbolic or not args[1].is_const()
                 or args[2].source is not None):
                 continue
-            value = args[2].const(self.s) if args[2].is_const() and not args[2].symbolic else None
-            if value is None or type(value) in (int, float):
+            value = args[2].value if type(args[2]) is Constant else None  # nothing is asked of a symbol
+            if type(args[2]) is not Constant or type(value) is int:
                 found += [(kind(args[0].source, args[1].const(self.s)), value) for kind in kinds]
         return found
 

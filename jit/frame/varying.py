@@ -18,7 +18,7 @@ FEW = 2  # elements, which may be read as a whole whatever other lengths there a
 
 
 def _differs(seen, value) -> bool:
-    """Whether a number that was seen is another one than ``value``, or than what the program computes (None)."""
+    """Whether an integer that was seen is another one than ``value``, or than what the program computes (None)."""
     return seen is not None and repr(seen) != repr(value)
 
 
@@ -94,13 +94,13 @@ class Varying:
         return self.history.is_replaced(source, obj)
 
     def foresee(self, slots) -> None:
-        """The program itself puts something else into these slots: (source, number or None) of each. Raises Reconsider
+        """The program itself puts something else into these slots: (source, integer or None) of each. Raises Reconsider
         where what is there was taken to stay."""
         history, changed = self.history, False
         for source, value in slots if history is not None and history.mode is None else ():
             stays = (source.watched and value is None and history.objects.get(source) is not None,
-                     _differs(history.integers.get(source), value), _differs(history.floats.get(source), value))
-            for seen, stayed in zip((history.objects, history.integers, history.floats), stays):
+                     _differs(history.integers.get(source), value))
+            for seen, stayed in zip((history.objects, history.integers), stays):
                 if stayed:
                     seen[source], changed = None, True
         if changed:
