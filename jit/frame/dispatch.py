@@ -298,6 +298,7 @@ class Missed:
         place = code.co_filename, code.co_qualname
         self.dynamic.stepwise = self.dynamic.resumed and place in self.settings.lengths
         self.dynamic.quiet = self.settings.quiet
+        self.dynamic.lengths_known = bool(self.settings.lengths) and len(self.captures) > 1
         self.dynamic.tried.vary |= self.settings.sizes_vary and bool(self.dynamic.resumed)
         start = time.perf_counter()
         try:
