@@ -82,7 +82,8 @@ def test_nothing_is_compiled_again(cls):
 def test_what_is_there_may_differ():
     ours, theirs = Attribute(), Attribute()
     compiled = jit.compile(lambda x: ours(x))
-    for i, put in enumerate([None, torch.ones(3, dtype=torch.float64), torch.ones(3), torch.ones(()), torch.ones(2, 3)]):
+    others = [torch.ones(3, dtype=torch.float64), torch.ones(3), torch.ones(()), torch.ones(2, 3)]
+    for i, put in enumerate([None, *others]):
         if put is not None:
             ours.state, theirs.state = put, put.clone()
         torch.testing.assert_close(compiled(torch.full((3,), float(i))), theirs(torch.full((3,), float(i))))

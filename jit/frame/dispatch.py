@@ -57,7 +57,7 @@ class Settings:
         unsteady: places where a value was guessed that has changed since (guesses.py).
         ways: which way the program goes at branches on values (ways.py).
         lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
-        sizes_vary: sizes were others at a later call, so that what goes on after breaks tries symbols at once (tried.py).
+        sizes_vary: sizes were others at a later call: what goes on after breaks tries symbols at once (tried.py).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 

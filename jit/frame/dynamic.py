@@ -57,8 +57,8 @@ class Dynamic:
 
     Attributes:
         lengths_differ: whether it was found that lengths are others at each call.
-        lengths_known: that was found earlier, in a part of what the user has asked for, and this is no first capture: it
-            takes no further one.
+        lengths_known: that was found earlier, in a part of what the user has asked for, and this is no first
+            capture: it takes no further one.
         stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
             lists are not read as a whole: each step of a loop is captured, and is one for all.
         quiet: the user did not ask for this function to be compiled.

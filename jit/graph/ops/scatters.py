@@ -216,7 +216,8 @@ _MOST_NUMBERS = 4096  # that are counted next to a processor; see codegen/triton
 @op("bincount", raw=True)
 def bincount(t: Tracer, self: TensorHandle, weights: TensorHandle | None = None, minlength: int = 0) -> TensorHandle:
     """As many counts as are wanted at least, of numbers that are taken to be below that and not negative. Where our
-    kernels count, that it is so is found meanwhile: there is one more place, for all others, which has to stay empty."""
+    kernels count, that it is so is found meanwhile: there is one more place, for all others, which has to stay empty.
+    """
     counted = backend(self.device).atomics
     if (t.assume is None or weights is not None or type(minlength) is not int
         or not 0 < minlength or counted and minlength > _MOST_NUMBERS
