@@ -6,8 +6,8 @@ sizes, and for any. Once a function was called with different sizes, whatever in
 for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
 inputs have: it has many callers, which pass this and that. So has an integer that no earlier capture had read, if it is
 the same as a size that is a symbol: it says how much data there is. In front of a layer that goes over sequences the
-first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program itself holds
-such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken
+first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
+itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken
 for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
 """
 
