@@ -7,8 +7,8 @@ for their sizes at once, and in a function that the program is in the middle of,
 inputs have: it has many callers, which pass this and that. So has an integer that no earlier capture had read, if it is
 the same as a size that is a symbol: it says how much data there is. In front of a layer that goes over sequences the
 first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
-itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken
-for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
+itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained:
+it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
 """
 
 from __future__ import annotations
