@@ -107,7 +107,7 @@ def test_where_graphs_cannot_be_run_again():
         assert torch.equal(ours, theirs)
 
 
-def test_what_stays_with_the_library(monkeypatch):
+def test_what_stays_with_the_library():
     i, w = numbers(100), torch.rand(100)
     left = [lambda i: torch.bincount(i), lambda i: torch.bincount(i, minlength=0),
             lambda i: torch.bincount(i, w, 50), lambda i: torch.bincount(i, minlength=1 << 20),
@@ -121,8 +121,53 @@ def test_what_stays_with_the_library(monkeypatch):
         with pytest.raises(RuntimeError) as got:
             jit.compile(bad, backend="eager")(i)
         assert str(got.value) == str(want.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_on_a_processor_the_library_counts(dtype, monkeypatch):
     monkeypatch.setattr(type(backend(torch.device("cpu"))), "atomics", False)
-    assert jit.explain(lambda i: torch.bincount(i, minlength=5).sum())(i).break_reasons
+
+    def fn(i, by):
+        i = i * by
+        return torch.bincount(i, minlength=300) * 2, i
+
+    compiled, captured = captures_of(fn)
+    for n in (40, 41, 7, 300, 1):
+        i = numbers(n, 100, dtype)
+        same(compiled(i, 1), fn(i, 1))
+    assert not any(c.breaks for c in captured) and len(captured) <= 3
+    for values in ([3, 120], [-1, 4]):  # beyond, and refused
+        i = torch.tensor(values).to(dtype)
+        if values[0] > 0 or dtype is torch.uint8:
+            same(compiled(i, 1), fn(i, 1))
+        else:
+            with pytest.raises(RuntimeError) as want:
+                fn(i, 1)
+            with pytest.raises(RuntimeError) as got:
+                compiled(i, 1)
+            assert str(got.value) == str(want.value)
+    if dtype.itemsize > 1:
+        i = torch.tensor([3, 290]).to(dtype)
+        same(compiled(i, 2), fn(i, 2))
+
+
+def test_on_a_processor_where_inputs_are_changed(monkeypatch):
+    monkeypatch.setattr(type(backend(torch.device("cpu"))), "atomics", False)
+
+    def update(total, i):
+        total += torch.bincount(i, minlength=9)
+        return total.sum()
+
+    compiled, captured = captures_of(update)
+    ours, theirs = torch.zeros(9, dtype=torch.int64), torch.zeros(9, dtype=torch.int64)
+    for n in (30, 31, 50, 8, 9):
+        i = numbers(n, 9)
+        assert torch.equal(compiled(ours, i), update(theirs, i)) and torch.equal(ours, theirs)
+    assert not any(c.breaks for c in captured)
+    for f, total in ((compiled, ours), (update, theirs)):
+        with pytest.raises(RuntimeError):
+            f(total, torch.tensor([20]))
+    assert torch.equal(ours, theirs)
 
 
 def test_in_deterministic_mode():

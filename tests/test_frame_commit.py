@@ -329,7 +329,7 @@ def headings(f, *args):
 
 def test_listings_name_the_blocks():
     f, args = PROGRAMS["effects_and_writes"]()
-    assert headings(f, *args) == ["compute", "results", "effects", "rebuild", "return", "failed"]
+    assert headings(f, *args) == ["arguments", "compute", "results", "effects", "rebuild", "return", "failed"]
     f, args = PROGRAMS["copies_with_a_history"]()
     assert headings(f, *args) == ["compute", "results", "write back", "effects", "rebuild", "return", "failed"]
     f, args = PROGRAMS["a_break"]()

@@ -83,6 +83,53 @@ def test_what_cannot_be_done_twice_is_not_assumed():
         torch.testing.assert_close(ours, theirs)
 
 
+def counting(x, seen):
+    seen.add_(1)
+    if x.sum() < 0:
+        seen.mul_(2)
+    return x * seen
+
+
+def test_a_way_is_assumed_where_inputs_are_changed():
+    compiled, ours, theirs = jit.compile(counting), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for i in range(3 * CALLS):
+        if i == CALLS + 2:
+            before = total()
+        sign = -1 if i in (CALLS + 3, CALLS + 9) else 1
+        x = torch.arange(1.0, 3.0) * sign
+        torch.testing.assert_close(compiled(x, ours), counting(x, theirs))
+        torch.testing.assert_close(ours, theirs)
+    assert total() == before and len(compiled.entries) == 1
+    assert jit.explain(compiled)(x, ours).graph_break_count == 1  # a capture that has learned nothing
+
+
+def test_a_way_that_is_left_where_inputs_are_changed():
+    compiled, ours, theirs = jit.compile(counting), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    before = total()
+    for i in range(8 * CALLS):
+        x = torch.arange(1.0, 3.0) * (-1 if i > CALLS + 3 and i % 2 else 1)
+        torch.testing.assert_close(compiled(x, ours), counting(x, theirs))
+        torch.testing.assert_close(ours, theirs)
+        ours.remainder_(7), theirs.remainder_(7)
+    assert total() - before <= 8
+
+
+def test_a_way_that_is_no_use_is_learned_once():
+    """Where the capture cannot go on along the way, the function is not compiled again and again for it."""
+    def fn(x):
+        if x.sum() > 1e6:
+            x = x + 1
+        return x.sin()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jit.frame.assumptions._learned", lambda *args: None)
+        compiled, x = jit.compile(fn), torch.ones(3)
+        before = total()
+        for _ in range(6 * CALLS):
+            same(compiled, fn, x)
+    assert total() - before <= 4
+
+
 def test_random_numbers_are_drawn_once():
     def fn(x):
         y = x + torch.rand(3)

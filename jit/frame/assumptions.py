@@ -6,8 +6,8 @@ Capture goes on along the other side, and the condition becomes one more result 
 looks at it after the graph has run and before anything of the program's is changed; where it does not hold, the call is
 done in eager instead, which raises what the program raises, and warns. In a graph that changes its inputs or draws
 random numbers it is a step of the plan that raises, before the commit: what was drawn is put back, as for any failure.
-A function whose assumption, behind the graph, fails on more than a quarter of the calls does its work twice on each of
-these: it is captured again with a break at the branch.
+A function whose assumption fails on more than a quarter of the calls does its work twice on each of these: it is
+captured again with a break at the branch.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _LONGEST = 80  # instructions of a side that raises
 
 
+_DOES_NOT_HOLD = "jit: an assumption does not hold; the call is done in eager"
 _PATIENCE = 3  # failures that are put up with, however few calls there were
 _IN_A_ROW = 4  # and one behind the other, however many calls there were
 
@@ -49,7 +50,10 @@ class Doubt:
         if not missed.settings.fullgraph:
             self.missed, self.dispatcher, entry.doubt = weakref.ref(missed), weakref.ref(dispatcher), self
 
-    def __call__(self) -> None:
+    def __call__(self, error: Exception | None = None) -> None:
+        """``error``: what the plan has raised, where the assumption is one of its steps."""
+        if error is not None and str(error) != _DOES_NOT_HOLD:
+            return
         self.failures += 1
         missed, dispatcher = self.missed and self.missed(), self.dispatcher and self.dispatcher()
         if missed is None or dispatcher is None:
@@ -192,7 +196,7 @@ def check_inside(s: Session) -> None:
     """Have the plan raise where the assumption does not hold. It is read on the host: an assertion on a GPU would end
     the process."""
     holds = s.torch_call(torch.Tensor.cpu, [s.assumption], {})
-    s.tracer.builder.check(holds.handle(s).node, "jit: an assumption does not hold; the call is done in eager")
+    s.tracer.builder.check(holds.handle(s).node, _DOES_NOT_HOLD)
 
 
 def check(graph, what: str) -> None:

@@ -104,7 +104,8 @@ def learner_of(settings: Settings, broken: Broken) -> Learner | None:
     if OPS[instr.op].flow != BRANCH or not (broken.stack and (broken.stack[-1].is_tensor
                                                               or type(broken.stack[-1]) is Deferred)):
         return None
-    return Learner(settings.ways.at(frame.fn.code, instr))
+    ways = settings.ways.at(frame.fn.code, instr)
+    return Learner(ways) if ways.usual() is None else None  # what is known, and no use here, is not learned again
 
 
 def rest_of(chain: list[Broken]) -> list[tuple] | None:

@@ -274,6 +274,7 @@ class Capture:
     def assemble(self, ending: Return | BreakCode) -> Captured:
         """Compile what was captured, and write the function that runs it and ends so."""
         s, e = self.session, self.emitter()
+        s.varying.foresee(s.effects.replaced())
         e.replay(s.effects.to_replay())
         ending.load(e)
         if any(g.left_inside_block() and not e.memoised(g) for g in s.generators):
@@ -286,9 +287,8 @@ class Capture:
         if checked_behind:
             self.doubt = assumptions.Doubt(s.learned)
             e.require(s.assumption, self.doubt)
-        elif s.learned:
-            raise assumptions.Reconsider("learning")
         elif s.assumption is not None:
+            e.doubt = self.doubt = assumptions.Doubt(s.learned)
             assumptions.check_inside(s)
         unnoted = [h for h in s.tracer.inputs if h.base.mutated and not h.base.noted and h.base.region is None]
         for index, _ in recorded:

@@ -57,6 +57,7 @@ class Settings:
         unsteady: places where a value was guessed that has changed since (guesses.py).
         ways: which way the program goes at branches on values (ways.py).
         lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
+        sizes_vary: sizes were others at a later call: what goes on after breaks tries symbols at once (tried.py).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -72,6 +73,7 @@ class Settings:
     unsteady: set = dataclasses.field(default_factory=set)
     ways: Known = dataclasses.field(default_factory=Known)
     lengths: set = dataclasses.field(default_factory=set)
+    sizes_vary: bool = False
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -296,6 +298,8 @@ class Missed:
         place = code.co_filename, code.co_qualname
         self.dynamic.stepwise = self.dynamic.resumed and place in self.settings.lengths
         self.dynamic.quiet = self.settings.quiet
+        self.dynamic.lengths_known = bool(self.settings.lengths) and len(self.captures) > 1
+        self.dynamic.tried.vary |= self.settings.sizes_vary and bool(self.dynamic.resumed)
         start = time.perf_counter()
         try:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
@@ -317,6 +321,7 @@ class Missed:
         for watching in (captured.doubt, captured.learner):
             if watching is not None and entry is not None:
                 watching.watch(self, dispatcher, entry)
+        self.settings.sizes_vary |= self.dynamic.tried.vary
         if self.dynamic.lengths_differ:
             self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
         logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
@@ -462,7 +467,7 @@ def reset() -> None:
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
             missed.settings.lengths.clear()
-            missed.settings.ways, missed.retired = Known(), None
+            missed.settings.ways, missed.settings.sizes_vary, missed.retired = Known(), False, None
             for region in missed.settings.regions:
                 region.forget()
     failures.forget()

@@ -57,12 +57,14 @@ class Dynamic:
 
     Attributes:
         lengths_differ: whether it was found that lengths are others at each call.
+        lengths_known: that was found earlier, in a part of what the user has asked for, and this is no first
+            capture: it takes no further one.
         stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
             lists are not read as a whole: each step of a loop is captured, and is one for all.
         quiet: the user did not ask for this function to be compiled.
     """
 
-    lengths_differ = stepwise = quiet = False
+    lengths_differ = lengths_known = stepwise = quiet = False
 
     def __init__(self, mode: bool | None, resumed: bool | str = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
@@ -145,7 +147,8 @@ class Dynamic:
         run."""
         most = MAX_POSITIONS if self.resumed else self.limit - 2
         if lengths and fact > SHORT:
-            most = min(most, 1 if self.resumed or self.captures > 1 else lengths)
+            known = self.lengths_known and isinstance(key, tuple)  # a size that is a symbol, and not a container's
+            most = min(most, 0 if known else 1 if self.resumed or self.captures > 1 else lengths)
         admitted = self.in_one_graph or self.admits(self.facts.setdefault(key, set()), fact, most)
         self.lengths_differ |= not admitted and bool(lengths) and loops
         return admitted
@@ -174,7 +177,7 @@ class Dynamic:
 
     def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
-        changed = self.is_symbol(source, value)
+        changed = self.is_symbol(source, value) or self.mode is None and self.tried.integer(source, value, env)
         if value < 0:
             self.negative.add(source)
         if not changed or abs(value) >= 1 << 62:
@@ -187,6 +190,8 @@ class Dynamic:
         """True if an integer is to be a symbol."""
         if self.mode is False or source is None:
             return False
+        if source not in self.integers:
+            self.tried.new.add(source)
         if self.integers.setdefault(source, value) != value:
             self.integers[source] = None
         if type(source) is Item and source.of in self.long:  # once one has changed, any of them will

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import Unsupported
 from . import tracked_state
-from .source import Item
+from .source import DictAttr, GetAttr, Item
 from .states.grad_mode import GRAD_MODE
 from .values import batched
 from .values.base import Value
+from .values.constant import Constant
 
 if TYPE_CHECKING:
     from .session import Session
+    from .source import Source
 
 
 class Effect(NamedTuple):
@@ -81,6 +83,23 @@ class Effects:
         the real generators are put where they have come to."""
         left = tracked_state.reduced(self.s, _last_entries(self.s, self.log))
         return [*(e[:2] for e in left), *(g.settle() for g in self.s.real_generators if g.moved)]
+
+    def replaced(self) -> list[tuple[Source, object]]:
+        """The sources of attributes and entries of real objects to which the program assigns what it has made, or
+        integers: at the next call something else is there. With each the integer, or None."""
+        found = []
+        for fn, args, _ in self.log:
+            kinds = _SLOTS.get(fn, ())
+            if (not kinds or args[0].source is None or args[1].symbolic or not args[1].is_const()
+                or args[2].source is not None):
+                continue
+            value = args[2].value if type(args[2]) is Constant else None  # nothing is asked of a symbol
+            if type(args[2]) is not Constant or type(value) is int:
+                found += [(kind(args[0].source, args[1].const(self.s)), value) for kind in kinds]
+        return found
+
+
+_SLOTS = {object.__setattr__: (DictAttr, GetAttr), dict.__setitem__: (Item,)}
 
 
 def _last_entries(s: Session, log: list[Effect]) -> list[Effect]:

@@ -83,6 +83,7 @@ class Emitter:
         block: the one that commands go into, and ``commands`` its newest ones; REBUILD if not said otherwise.
         failing: blocks in which something is called that may raise by what data say.
         outputs: tensor values that the graph has to return, in order; they are unpacked into ``.out0`` and so on.
+        doubt: what hears of exceptions of the plan, of which a failed assumption is one (``assumptions.Doubt``).
         original: the function that does what the rewritten one does, in eager, with the same arguments.
         memo: key of a value -> the local that holds its object once it is made.
         computed: what is computed once, in ARGUMENTS or READ_BACK -> its local.
@@ -104,7 +105,7 @@ class Emitter:
         self.code_globals: dict | None = None
         self.unfilled: dict[tuple, list] = {}
         self.computed: dict[object, str] = {}
-        self.original = original
+        self.original, self.doubt = original, None
         self.overwritten: tuple = ()  # (position among the outputs, why a backward from it raises)
         self.spent: tuple = ()  # positions among the outputs whose history a backward() of the program has freed
         self.derived: list = []
@@ -594,6 +595,12 @@ class Emitter:
         asm.load_const(Exception)
         asm.emit("CHECK_EXC_MATCH")
         asm.pop_jump_if_false(other)
+        if self.doubt is not None:
+            asm.copy(1)
+            asm.load_const(self.doubt)
+            asm.swap(2)
+            asm.call(1)
+            asm.pop()
         asm.load_const(native().failed)
         asm.swap(2)
         asm.load_const(repeatable)

@@ -4,17 +4,18 @@ A size is a number at first and becomes a symbol once it has changed. But each k
 prompt and then one word at a time, brings inputs that no other kind has, and would be compiled twice: for its first
 sizes, and for any. Once a function was called with different sizes, whatever inputs it has not had before have symbols
 for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
-inputs have: it has many callers, which pass this and that. In front of a layer that goes over sequences the first call
-has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program itself holds
-such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken
-for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
+inputs have: it has many callers, which pass this and that. So has an integer that no earlier capture had read, if it is
+the same as a size that is a symbol: it says how much data there is. In front of a layer that goes over sequences the
+first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
+itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained:
+it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..graph.dims import Symbol, free_symbols
+from ..graph.dims import Symbol, free_symbols, hint
 from ..graph.op_info import op_info
 from .assumptions import Reconsider
 
@@ -36,16 +37,17 @@ class Tried:
 
     Attributes:
         vary: whether a size of an input was another at a later capture.
-        numbers: (source, dimension) that were tried, and that the program holds to a number.
+        numbers: (source, dimension) that were tried, and that the program holds to a number; (source, "int") of an
+            integer.
         here: those that are tried in the present attempt.
-        new: inputs that no earlier capture had.
+        new: inputs and integers that no earlier capture had.
         passed: whether inputs have numbers for sizes in this attempt, which would be tried if ``vary``.
     """
 
     def __init__(self) -> None:
         self.vary, self.passed, self.attempts = False, False, 0
-        self.numbers: set[tuple[Source, int]] = set()
-        self.here: set[tuple[Source, int]] = set()
+        self.numbers: set[tuple[Source, int | str]] = set()
+        self.here: set[tuple[Source, int | str]] = set()
         self.new: set[Source] = set()
 
     def begin(self, again: bool) -> None:
@@ -65,6 +67,15 @@ class Tried:
             return set()
         self.here.update((source, d) for d in wanted)
         return wanted
+
+    def integer(self, source: Source | None, value: int, env: ShapeEnv) -> bool:
+        """Whether to try an integer."""
+        place = (source, "int")
+        if (not self.vary or source not in self.new or source.watched or self.attempts >= ATTEMPTS
+            or place in self.numbers or all(hint(size) != value for size in env.symbols.values())):
+            return False
+        self.here.add(place)
+        return True
 
     def changed(self) -> None:
         """The size of an input has changed. Raises Reconsider if others came before it in this attempt."""
@@ -89,7 +100,7 @@ class Tried:
             if guard.kind != "==0" or not names:
                 continue
             origins = [stands_for[name] for name in names]
-            places = {(origin[0], origin[2]) for origin in origins if len(origin) == 3 and origin[1] == "size"}
+            places = {(origin[0], origin[-1]) for origin in origins if origin[1] in ("size", "int")}
             if len(places) == len(names) and places <= self.here and _is_number(guard.expr):
                 held |= places
         if held:

@@ -9,11 +9,17 @@ from ..errors import Unsupported
 from ..graph.dims import free_symbols
 from ..runtime import facts
 from . import source as src
+from .assumptions import Reconsider
 from .guards import Guards
 from .values.numbers import DimValue, FloatValue
 
 KEYED = (dict, set, frozenset)  # what they hold says what they are for, not how many
 FEW = 2  # elements, which may be read as a whole whatever other lengths there are
+
+
+def _differs(seen, value) -> bool:
+    """Whether an integer that was seen is another one than ``value``, or than what the program computes (None)."""
+    return seen is not None and repr(seen) != repr(value)
 
 
 class Varying:
@@ -86,6 +92,19 @@ class Varying:
             or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__):
             return False
         return self.history.is_replaced(source, obj)
+
+    def foresee(self, slots) -> None:
+        """The program itself puts something else into these slots: (source, integer or None) of each. Raises Reconsider
+        where what is there was taken to stay."""
+        history, changed = self.history, False
+        for source, value in slots if history is not None and history.mode is None else ():
+            stays = (source.watched and value is None and history.objects.get(source) is not None,
+                     _differs(history.integers.get(source), value))
+            for seen, stayed in zip((history.objects, history.integers), stays):
+                if stayed:
+                    seen[source], changed = None, True
+        if changed:
+            raise Reconsider("")
 
     def origins(self) -> dict:
         """What each symbol stands for: see ``SizeFacts.origins``."""

@@ -342,6 +342,11 @@ def deque_reverse(v, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
 for _what in ("keys", "values", "items"):
     method(dict, _what)(lambda v, s, a, k, what=_what: DictView(v, what))
     method(collections.OrderedDict, _what)(lambda v, s, a, k, what=_what: DictView(v, what))
+    _view = type(getattr({}, _what)())
+    method(_view, "__len__")(lambda v, s, a, k: integer(v.length(s)))
+    method(_view, "__iter__")(lambda v, s, a, k: v.iter(s))
+    if hasattr(_view, "__contains__"):
+        method(_view, "__contains__")(lambda v, s, a, k: Constant(protocols.contains(s, v, a[0])))
 
 
 @method(dict, "get")

@@ -15,6 +15,7 @@ from .. import source as src
 from ..operators import COMPARE
 from ..protocols import contains, same_or_equal
 from .base import Value
+from .c_methods import METHODS, arity
 from .constant import Constant
 from .iterators import DictIterator, SetIterator
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
 from .containers import ContainerValue, TupleValue, all_leaves
+from .objects import BuiltinMethod
 
 
 # Elements that may be known by identity.
@@ -233,7 +235,14 @@ class DictView(Value):
     def getattr(self, s: Session, name: str) -> Value:
         if name == "mapping":
             return self.mapping
-        return super().getattr(s, name)
+        cls = self.pytype(s)
+        return BuiltinMethod(self, vars(cls)[name]) if (cls, name) in METHODS else super().getattr(s, name)
+
+    def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        fn = METHODS.get((raw.__objclass__, raw.__name__))
+        if fn is None or kwargs or len(args) != arity(raw)[0]:
+            raise Unsupported(f"method {raw.__qualname__} of {self.describe()}", kind="attribute")
+        return fn(self, s, args, kwargs)
 
     def emit(self, e: Emitter) -> None:
         e.load(self.mapping)

@@ -15,7 +15,7 @@ from jit.graph import layout
 from jit.graph.autodiff.dropout import dropped
 from jit.graph.autodiff.rules import aten_vjp, training_form
 from jit.graph.build import HALF
-from jit.graph.dims import hint, specialize
+from jit.graph.dims import ceil_div, hint, specialize
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.ops.externs import matmul, sdpa_is_fused
 from jit.graph.ops.normalization import softmax
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
 
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # the numbers of torch_private.fused_attention_choice
+MASK_ROWS = 8  # rows of a mask begin at multiples of it for the efficient kernel
 
 
 @training_form("scaled_dot_product_attention")
@@ -65,7 +66,7 @@ def _choice(q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_c
         choice = int(torch_private.fused_attention_choice(*tensors, bias, dropout_p, is_causal, scale=scale))
     if choice not in _FUSED:
         return MATH
-    if choice == EFFICIENT and mask is not None and (mask_carries or not mask.type.shape[-1] % 8 == 0):
+    if choice == EFFICIENT and mask is not None and mask_carries:
         return MATH
     return choice
 
@@ -184,11 +185,29 @@ def _flash_vjp(b: GradBuilder, out: Node, g: Node, q: Node, k: Node, v: Node, dr
     return b.call("_scaled_dot_product_flash_attention_backward", args, types)
 
 
+def _aligned(b: GradBuilder, mask: Node) -> Node:
+    """The mask in memory whose rows begin at multiples of ``MASK_ROWS`` elements, as the kernel asks, and as
+    ``scaled_dot_product_attention`` lays it out. Rows of a symbolic width are laid out whatever the width is, so that
+    it is no fact: one program does for all."""
+    def aligned() -> bool:
+        *rows, last = mask.type.strides
+        return same_ints((last, *(stride % MASK_ROWS for stride in rows)), (1,) + (0,) * len(rows))
+
+    if not aligned():
+        mask = b.clone(mask, layout.contiguous_strides(mask.type.shape))
+    if aligned():
+        return mask
+    width, at = mask.type.shape[-1], mask.type.rank - 1
+    wide = b.pad(mask, [(0, 0)] * at + [(0, ceil_div(width, MASK_ROWS) * MASK_ROWS - width)])
+    return b.piece(wide, at, 0, width)
+
+
 def _efficient(b: GradBuilder, q: Node, k: Node, v: Node, mask: Node | None, dropout_p: float, is_causal: bool,
                scale: float | None) -> Node:
     n, h, length, _ = q.type.shape
     if mask is not None:
-        mask = b.expand(mask, (n, h, *_lengths(q, k)))
+        keys = b.expand(mask, mask.type.shape[:-1] + k.type.shape[-2:-1])  # not along rows, which share memory
+        mask = b.expand(_aligned(b, keys), (n, h, *_lengths(q, k)))
     aligned = (length + 31) // 32 * 32
     sums = TensorType.contiguous((n, h, aligned), torch.float32, q.type.device)
     types = (_heads_last(q.type.shape[:-1] + v.type.shape[-1:], q.type.dtype, q.type.device),

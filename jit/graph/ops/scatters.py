@@ -9,7 +9,7 @@ import torch
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.build import is_number
-from jit.graph.ir import Node, same_ints
+from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.ops.indexing import depends_on_data
 from jit.graph.registry import op
@@ -215,14 +215,23 @@ _MOST_NUMBERS = 4096  # that are counted next to a processor; see codegen/triton
 
 @op("bincount", raw=True)
 def bincount(t: Tracer, self: TensorHandle, weights: TensorHandle | None = None, minlength: int = 0) -> TensorHandle:
-    """As many counts as are wanted at least, of numbers that are taken to be below that and not negative. That it is so
-    is found while counting: there is one more place, for all others, which has to stay empty."""
-    if (t.assume is None or weights is not None or type(minlength) is not int or not 0 < minlength <= _MOST_NUMBERS
-        or self.type.rank != 1 or self.type.is_empty or self.dtype not in _COUNTED or not backend(self.device).atomics):
+    """As many counts as are wanted at least, of numbers that are taken to be below that and not negative. Where our
+    kernels count, that it is so is found meanwhile: there is one more place, for all others, which has to stay empty.
+    """
+    counted = backend(self.device).atomics
+    if (t.assume is None or weights is not None or type(minlength) is not int
+        or not 0 < minlength or counted and minlength > _MOST_NUMBERS
+        or self.type.rank != 1 or self.type.is_empty or self.dtype not in _COUNTED):
         raise depends_on_data()
     b = t.builder
     x = self.node if self.dtype.itemsize >= 4 else b.cast(self.node, torch.int32)
     inside = b.logical_and(b.ge(x, 0), b.lt(x, minlength))
+    if not counted:  # the library counts, and is given only what is below
+        if not t.assume(t.fresh(b.reduce("all", inside, (0,), False, torch.bool))):
+            raise depends_on_data()
+        below = b.where(inside, x, b.scalar(0, x.dtype, x.type.device))
+        result = TensorType.contiguous((minlength,), torch.int64, self.device)
+        return t.fresh(b.aten("aten::bincount", "", (below, None, minlength), result))
     place = b.where(inside, b.cast(x, torch.int32), minlength)
     counts = _counts(b, b.cast(place, torch.int64), minlength + 1, torch.int64)
     if not t.assume(t.fresh(b.eq(b.select(counts, 0, minlength), 0))):
