@@ -149,6 +149,9 @@ def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
         raise _break("torch.autograd.grad of other things than tensors")
     roots = _tensors(s, outputs, "outputs")
     wrt = _tensors(s, inputs, "inputs") if inputs.is_tensor or inputs.is_sequence else []
+    if s.asker.overridden([*roots, *wrt]):
+        named = {k: given.get(k, Constant(p.default)) for k, p in _GRAD.parameters.items()}
+        return s.asker.call(torch.autograd.grad, [named.pop("outputs"), named.pop("inputs")], named)
     if not wrt or not _flag(s, given.get("only_inputs"), True):
         raise _break("torch.autograd.grad with rare options")
     create = _flag(s, given.get("create_graph"), False)
