@@ -33,8 +33,7 @@ from jit.graph.nested import mapped
 from jit.graph.sym_float import SymFloat
 
 if TYPE_CHECKING:
-    from jit.graph.handles import Base
-    from jit.graph.ir import TensorType
+    pass
 
 
 class Described:

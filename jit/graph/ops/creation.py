@@ -14,7 +14,7 @@ from jit.graph.build import is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, ceil_div, hint, plain_if_few
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import UNWRITTEN, Node
-from jit.graph.nested import holds, replaced, several, unpacked
+from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.registry import op
 from jit.graph.sym_float import SymFloat, plain
 
