@@ -90,7 +90,7 @@ def same(a, b, path="result", seen=None, rtol=0.0, dense=False):
 def _same_tensors(a, b, path, seen, rtol):
     """Tensors by what they are without the methods of their classes, and those inside of wrappers one by one."""
     assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad, (
-        f"{path}: {a} in eager, {b} compiled")
+        f"{path}: {a!r} in eager, {b!r} compiled")
     # Where a program may ask for gradients, an expanded one may be written out
     dense = seen.get("dense") and 0 in a.stride() and 0 not in b.stride()
     assert a.stride() == b.stride() or dense, f"{path}: strides {a.stride()} in eager, {b.stride()} compiled"

@@ -96,3 +96,33 @@ def test_running_a_graph_asks_no_class(backend):
         Tagged.seen.clear()
         counts.append(run(x))
     assert counts[0] == counts[1]
+
+
+def _set_and_read(x):
+    x.grad = None
+    x.requires_grad = True
+    x.data = torch.zeros(3)
+    return x.grad
+
+
+def _gradient(x):
+    y = x.detach().requires_grad_()
+    return torch.autograd.grad((y * y).sum(), y)[0]
+
+
+def _shared_over_a_break(x):
+    y = x[1:]
+    jit.graph_break()
+    y += 3
+    x.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("fn", [_set_and_read, _gradient, _shared_over_a_break])
+def test_each_call_is_seen_once(fn):
+    compiled, seen = jit.compile(fn), []
+    for run in (fn, fn, compiled, compiled):
+        Tagged.seen.clear()
+        run(torch.ones(3).as_subclass(Tagged))
+        seen.append(list(Tagged.seen))
+    assert seen[0] == seen[2] and seen[1] == seen[3]

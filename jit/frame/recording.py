@@ -87,10 +87,10 @@ class Recording:
         if value.source is None:
             raise Unsupported("a tensor that the code refers to directly shares memory with one that is changed",
                               "clone one of them", kind="aliased-mutation")
-        tensor, size = value.obj, value.obj.element_size()
+        tensor, (begin, size) = value.obj, region.place(value.obj)
         if region.base is None:
             region.check(self.s.tracer)
-            back = region.start - tensor.storage_offset()
+            back = region.start - begin
             source = src.FlatMemory(value.source, back, region.count)
             self.s.guards.add(value.source, facts.Room((-back * size, (back + region.count) * size)))
             flat = self.s.tracer.input(region.flat(tensor), source)
@@ -102,7 +102,7 @@ class Recording:
         else:
             anchor = region.anchor
             self.s.guards.add(anchor.source, facts.Shares(value.source,
-                                                        (tensor.storage_offset() - anchor.obj.storage_offset()) * size))
+                                                        (begin - region.place(anchor.obj)[0]) * size))
         handle = self.s.tracer.shared_input(region, tensor, value.source)
         guard_tensor(self.s, value, handle.node.type)
         self.tensors[id(handle)] = value

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
-from jit.graph import layout
+from jit.graph import gradient_layout, layout
 from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, same_ints
@@ -35,10 +35,11 @@ def make_leaf(tracer: Tracer, handle: TensorHandle) -> None:
     tracer.set(handle, "_leaf", True)
     tracer.made_leaves += (handle.base,)
     tracer.set(tracer, "inner_leaves", (*tracer.inner_leaves, handle))
+    gradient_layout.note_leaf(tracer, handle)
 
 
 def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt: list[TensorHandle], keep: bool,
-           create: bool) -> list:
+           create: bool, as_leaves: bool) -> list:
     """Handles of the gradients of ``roots`` with respect to ``wrt`` (handles); None where there is no way from one to
     the other.
 
@@ -46,6 +47,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
         tangents: a handle for each root, or None for a scalar that counts once.
         keep: the graph can be differentiated again afterwards.
         create: the gradients are differentiable themselves.
+        as_leaves: they are laid out as what they belong to.
 
     Raises:
         Unsupported: where it is left to eager, be it because eager raises.
@@ -84,7 +86,8 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
         found = [h for h in wrt if h.node in way]
     if not found:
         return [None] * len(wrt)
-    types = tuple(layout.empty_like(h.type) for h in found)
+    types = tuple([layout.empty_like(h.type) for h in found] if as_leaves else
+                  gradient_layout.types(tracer, roots, tangents, found, create))
     call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create}, types)
     tracer.set(tracer, "inner_gradients", True)
     if not keep:
@@ -100,7 +103,9 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     for h, node in zip(found, nodes):
         results[id(h)] = tracer.fresh(node if node in carried else b.detach(node), node in carried)
     tracer.needs_grad |= bool(carried)
-    return [results.get(id(h)) for h in wrt]
+    made = [results.get(id(h)) for h in wrt]
+    gradient_layout.note_gradients(tracer, roots, tangents, wrt, made)
+    return made
 
 
 def expanded(tracer: Tracer) -> tuple:

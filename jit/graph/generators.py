@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit.errors import Unsupported
+from jit.errors import EagerRaises, Unsupported
 from jit.graph.dims import Dim
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import TensorType
@@ -86,6 +86,12 @@ def manual_seed(tracer: Tracer, seed: int) -> None:
 
 
 def seed_generator(tracer: Tracer, generator, seed) -> None:
+    """Raises what eager raises for what is no int, unlike ``torch.manual_seed``, which makes one of it."""
+    if isinstance(seed, (bool, float, str, type(None))):
+        try:
+            torch.Generator().manual_seed(seed)
+        except Exception as error:
+            raise EagerRaises(error) from None
     _record(tracer, "seed_generator", (generator, _seed(seed)), _NOTHING)
 
 

@@ -111,22 +111,27 @@ class NamedResult(tuple):
         raise AttributeError(name)
 
 
+_numbers = count()
+
+
 class TensorHandle:
     """One tensor object of the traced program. Made by the Tracer only.
 
     Attributes: ``type`` (TensorType), ``requires_grad``, ``is_input`` (it is a graph input itself, not a view of one),
     ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base), ``member``
-    (where inputs share memory: the one that it is a view of, None for an input itself).
+    (where inputs share memory: the one that it is a view of, None for an input itself), ``number`` (its own, also when
+    it is gone).
     """
 
     __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin",
-                 "member", "stale", "_leaf", "_node", "_version", "__weakref__")
+                 "member", "stale", "number", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer: Tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False,
                  origin=None) -> None:
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
         self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
+        self.number = next(_numbers)
         self.stale = False  # a restricted view (see ViewStep) whose memory was written since
 
     @property

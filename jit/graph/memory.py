@@ -7,7 +7,8 @@ memory that all of them lie in, and they are views of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,18 @@ class SharedMemory(JitError):
         self.tensors = tensors
 
 
+def _unseen(fn: Callable) -> Callable:
+    """A function that looks at tensors of the program's: no class or mode of its own sees that."""
+
+    @functools.wraps(fn)
+    def run(*args: object) -> object:
+        with torch_private.WithoutTorchFunction():
+            return fn(*args)
+
+    return run
+
+
+@_unseen
 def extent(t: torch.Tensor) -> tuple[int, ...] | None:
     """(begin, end) of the addresses that a tensor reaches; None where it has no memory."""
     if t.numel() == 0 or t.is_meta:
@@ -71,6 +84,7 @@ class Region:
         members: their handles, in order of use. written: those of them through which the program has written.
     """
 
+    @_unseen
     def __init__(self, tensors: list) -> None:
         self.tensors = tensors
         first = tensors[0]
@@ -84,6 +98,7 @@ class Region:
         self.members: tuple = ()
         self.written: tuple = ()
 
+    @_unseen
     def check(self, tracer: Tracer) -> None:
         """Raise Unsupported for a region that cannot be one input."""
         first = self.tensors[0]
@@ -95,10 +110,12 @@ class Region:
             raise Unsupported("an input that is changed in place shares memory with one that requires grad",
                               "clone one of them", kind="aliased-mutation")
 
+    @_unseen
     def flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """The stretch as a tensor, made from one of the inputs."""
         return flat_memory(tensor, self.start - tensor.storage_offset(), self.count)
 
+    @_unseen
     def member(self, tracer: Tracer, tensor: torch.Tensor, origin) -> TensorHandle:
         """A handle for one of the inputs."""
         b = tracer.builder
@@ -116,11 +133,18 @@ class Region:
         tracer.set(self, "members", (*self.members, handle))
         return handle
 
+    @staticmethod
+    @_unseen
+    def place(tensor: torch.Tensor) -> tuple[int, int]:
+        """Where a tensor begins in its storage, and the size of an element."""
+        return tensor.storage_offset(), tensor.element_size()
+
     def owner(self, handle: TensorHandle) -> TensorHandle:
         """The member that ``handle`` is, or is a view of."""
         return handle.member or handle
 
 
+@_unseen
 def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
     """``count`` elements of the memory of ``tensor``, starting ``back`` (0 or less) from its first: a flat tensor
     without a history."""

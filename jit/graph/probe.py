@@ -33,17 +33,17 @@ from jit.graph.nested import mapped
 from jit.graph.sym_float import SymFloat
 
 if TYPE_CHECKING:
-    from jit.graph.handles import Base
-    from jit.graph.ir import TensorType
+    pass
 
 
 class Described:
     """A tensor of a call that was made earlier: what a stand-in has to be like."""
 
-    __slots__ = ("type", "requires_grad", "is_conj", "base")
+    __slots__ = ("type", "requires_grad", "is_conj", "base", "number")
 
-    def __init__(self, type: TensorType, requires_grad: bool, is_conj: bool, base: Base) -> None:
-        self.type, self.requires_grad, self.is_conj, self.base = type, requires_grad, is_conj, base
+    def __init__(self, handle: TensorHandle) -> None:
+        self.type, self.requires_grad, self.is_conj = handle.type, handle.requires_grad, handle.is_conj
+        self.base, self.number = handle.base, handle.number
 
 
 class StandIns:

@@ -52,6 +52,13 @@ class Event(NamedTuple):
     mixed: bool  # whether the tensors are of several dtypes, which nothing has converted
     recorded: bool  # whether gradients are recorded; else it keeps nothing
     loc: object
+    numbers: tuple  # those of the handles of results
+
+
+def described(args: Sequence[object], kwargs: dict[str, object]) -> tuple[list, dict, list]:
+    """The arguments of a call with descriptions in the place of handles, and these descriptions."""
+    given = {h: Described(h) for h in of_kind(TensorHandle, (args, kwargs))}
+    return *replaced(TensorHandle, given.get, [list(args), kwargs]), list(given.values())
 
 
 def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, object],
@@ -60,13 +67,10 @@ def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str,
     """An operation is over: ``wrote`` are the bases that it has written."""
     made = list(of_kind(TensorHandle, result))
     if tracer.grad_enabled and any(h.requires_grad for h in made) or wrote:
-        given = {h: Described(h.type, h.requires_grad, h.is_conj, h.base)
-                 for h in of_kind(TensorHandle, (args, kwargs))}
-        given_args, given_kwargs = replaced(TensorHandle, given.get, [list(args), kwargs])
-        read = list(given.values())
+        given_args, given_kwargs, read = described(args, kwargs)
         mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
         event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed,
-                      tracer.grad_enabled, loc)
+                      tracer.grad_enabled, loc, tuple([h.number for h in made]))
         tracer.events.append(event)
         if tracer.grad_enabled:
             _note_kept_inputs(tracer, event)

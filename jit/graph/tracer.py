@@ -234,7 +234,7 @@ class Tracer:
                               kind="unknown-function")
         self.builder.loc = loc
         outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
-        mark = self.journal.checkpoint() if any(type(v) is Dim for v in (*args, *kwargs.values())) else None
+        mark, sized = self.journal.checkpoint(), any(type(v) is Dim for v in (*args, *kwargs.values()))
         try:
             if binding.python is not None:
                 return binding.python(self, *args, **kwargs)
@@ -246,10 +246,13 @@ class Tracer:
                 kwargs = {**kwargs, "reduction": 0}
             return self.call_op(binding.name, args, kwargs, binding.overload)
         except JitError as error:
-            if mark is None or getattr(error, "kind", None) != "internal":
+            if isinstance(error, EagerRaises) and binding.python is None:  # nothing is done, and nothing drawn
+                self.journal.rollback(mark)
+                refusals.keep_sizes((args, kwargs))
+            if not sized or getattr(error, "kind", None) != "internal":
                 raise
         except Exception as error:  # eager's own, or a rule's that wants plain ints; ``confirmed`` tells ours
-            if mark is None:
+            if not sized:
                 raise refusals.confirmed(error, fn, args, kwargs) from error
         finally:
             self.doubted = outer

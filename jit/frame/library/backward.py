@@ -79,13 +79,13 @@ def _no_hooks(s: Session, value: TensorValue) -> None:
 
 
 def _differentiate(s: Session, roots: list[Value], tangents: list[None], wrt: list[Value], keep: bool,
-                   create: bool) -> list:
+                   create: bool, as_leaves: bool = False) -> list:
     """Values of the gradients, or None where there is none."""
     if not s.inner_gradients:
         raise _break("backward() through an operation whose gradient is left to eager")
     _process_group_is_absent(s)
     handles = [v.handle(s) for v in roots]
-    found = graph.record(s.tracer, handles, tangents, [v.handle(s) for v in wrt], keep, create)
+    found = graph.record(s.tracer, handles, tangents, [v.handle(s) for v in wrt], keep, create, as_leaves)
     return [None if h is None else s.recording.tensor_of(h) for h in found]
 
 
@@ -112,7 +112,7 @@ def autograd_backward(s: Session, args: list[Value], kwargs: dict[str, Value]) -
         way = graph.reached(s.tracer, [v.handle(s) for v in roots], [v.handle(s) for v in targets])
         if any(not v.handle(s).is_leaf and v.handle(s).node in way for v in targets) or wanted is not None:
             raise _break("backward() to a tensor that is the result of other operations")
-    gradients = _differentiate(s, roots, tangents, targets, keep, False)
+    gradients = _differentiate(s, roots, tangents, targets, keep, False, as_leaves=True)
     for v, g in zip(targets, gradients):
         if g is not None:
             _no_hooks(s, v)
@@ -149,6 +149,9 @@ def autograd_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
         raise _break("torch.autograd.grad of other things than tensors")
     roots = _tensors(s, outputs, "outputs")
     wrt = _tensors(s, inputs, "inputs") if inputs.is_tensor or inputs.is_sequence else []
+    if s.asker.overridden([*roots, *wrt]):
+        named = {k: given.get(k, Constant(p.default)) for k, p in _GRAD.parameters.items()}
+        return s.asker.call(torch.autograd.grad, [named.pop("outputs"), named.pop("inputs")], named)
     if not wrt or not _flag(s, given.get("only_inputs"), True):
         raise _break("torch.autograd.grad with rare options")
     create = _flag(s, given.get("create_graph"), False)

@@ -18,7 +18,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...graph import backward, mapping, maps
+from ...graph import backward, gradient_layout, mapping, maps
 from ...graph.handles import next_version
 from ...graph.prim_info import info
 from ...graph.prims import base_of
@@ -254,6 +254,7 @@ def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     tracked = handle.requires_grad and level.tracked
     b = s.tracer.builder
     inside = s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked)
+    gradient_layout.note_same(s.tracer, handle, inside)
     entered = (*level.entered, (inside, inside.base.version, args[0]))
     s.journal.set_field(s, "levels", tuple([replace(lv, entered=entered) if lv is level else lv for lv in s.levels]))
     return s.recording.tensor_of(inside)

@@ -146,8 +146,11 @@ class TensorValue(Value):
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         setter = tables.tensor_setters.get(name)
-        if setter is not None and s.class_lookup(self.cls, name)[1] is OWN_MEMBERS.get(name):
-            setter(s, self, value)
+        if setter is not None and (raw := s.class_lookup(self.cls, name)[1]) is OWN_MEMBERS.get(name):
+            if s.asker.concerns([self], {}):
+                s.asker.call(raw.__set__, [self, value], {})
+            else:
+                setter(s, self, value)
             return
         self.write_own(s, name, value)
         s.effect(setattr, [self, Constant(name), value])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jit.errors import Unsupported
 from jit.graph.autodiff.reverse import Sweep
 from jit.graph.functions import computed
+from jit.graph.handles import overlaps_itself
 from jit.graph.gradient_paths import carrying, parts, passed
 from jit.graph.ir import Graph, Node, same_ints
 from jit.graph.maps import Batch, without_slices
@@ -131,9 +132,19 @@ class _Inner(Sweep):
             g = self.b.zeros(t)
         if (info(g.op).kind in ("view", "number") or g.id < first
             or g in taken or not same_ints(g.type.strides, t.strides)):
-            g = self.b.clone(g, t.strides)
+            g = self.b.clone(g, t.strides) if not overlaps_itself(t) else self.expanded(g, t)
         taken.add(g)
         return g
+
+    def expanded(self, g: Node, t: TensorType) -> Node:
+        """A gradient that eager expands, in memory of its own."""
+        b = self.b
+        repeated = [type(s) is int and s == 0 and not (type(n) is int and n == 1) for n, s in zip(t.shape, t.strides)]
+        for d, r in enumerate(repeated):
+            if r:
+                g = b.slice(g, d, 0, 1)
+        strides = [1 if r else s for r, s in zip(repeated, t.strides)]
+        return b.expand(b.clone(g, strides), t.shape)
 
 
 def _before(nodes: list[Node], call: Node) -> list:

@@ -11,10 +11,10 @@ import torch
 from jit.errors import Unsupported
 from jit.graph import layout as rules
 from jit.graph.build import is_number, resolve_device, scalar_dtype
-from jit.graph.dims import Dim, ceil_div, plain_if_few
+from jit.graph.dims import Dim, ceil_div, hint, plain_if_few
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import UNWRITTEN, Node
-from jit.graph.nested import holds, several, unpacked
+from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.registry import op
 from jit.graph.sym_float import SymFloat, plain
 
@@ -281,13 +281,16 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
             return t.fresh(b.cat([b.expand(b.scalar(v, kind, where), (1,)) for v in data], 0) if len(data) > 1
                            else b.clone(b.expand(b.scalar(data[0], kind, where), (1,)), (1,)))
     data = plain(data)
-    if any(type(v) is Dim for v in several(data)):
-        if type(data) is Dim:
-            return t.fresh(b.full((), data, dtype or torch.int64, where))
-        parts = [b.full((1,), v, dtype or torch.int64, where) for v in data]
-        return t.fresh(b.cat(parts, 0) if len(parts) > 1 else parts[0])
     if holds(TensorHandle, data):
         raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent-value")
+    if type(data) is Dim:
+        return t.fresh(b.full((), data, dtype or torch.int64, where))
+    if holds(Dim, data):
+        like = torch.tensor(replaced(Dim, hint, data), dtype=dtype)  # which tells shape and dtype
+        parts = [b.full((1,), v if type(v) is Dim else known, like.dtype, where)
+                 for v, known in zip(_numbers(data), like.flatten().tolist(), strict=True)]
+        made = b.cat(parts, 0) if len(parts) > 1 else parts[0]
+        return t.fresh(made if like.dim() == 1 else b.clone(b.reshape(made, tuple(like.shape))))
     value = torch.tensor(data, dtype=dtype)
     handle = t.constant(value)
     if where != value.device:
@@ -297,6 +300,11 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     return handle
+
+
+def _numbers(data: object) -> list:
+    """Those in nested lists, in order."""
+    return [v for part in data for v in _numbers(part)] if isinstance(data, (list, tuple)) else [data]
 
 
 @op("new_tensor", raw=True)

@@ -4,8 +4,11 @@
 // Sources in jit/frame/source.py name these, and jit/runtime/guards.py says what each is.
 #pragma once
 
+#include <ATen/PythonTorchFunctionTLS.h>
+
 #include "generator_state.h"
 #include "guard_parse.h"
+#include "guard_tensor.h"
 #include "guard_walk.h"
 #include "guards.h"
 
@@ -87,7 +90,26 @@ PyObject* reach_dict_attr(Evaluator& e, const Accessor& a, PyObject* o) {
 
 PyObject* reach_dict(Evaluator& e, const Accessor&, PyObject* o) { return Py_XNewRef(e.instance_dict(o)); }
 
-PyObject* reach_attribute(Evaluator&, const Accessor& a, PyObject* o) { return PyObject_GetAttr(o, a.payload.get()); }
+// While a guard asks a tensor, no class or mode of the program's sees it.
+class Unseen {
+ public:
+  explicit Unseen(bool asks_tensor) : before_(State::get_disabled_state()), changed_(asks_tensor) {
+    if (changed_) State::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~Unseen() {
+    if (changed_) State::set_disabled_state(before_);
+  }
+
+ private:
+  using State = at::impl::PythonTorchFunctionTLS;
+  at::impl::TorchFunctionDisabledState before_;
+  bool changed_;
+};
+
+PyObject* reach_attribute(Evaluator&, const Accessor& a, PyObject* o) {
+  Unseen unseen(is_tensor(o));
+  return PyObject_GetAttr(o, a.payload.get());
+}
 
 PyObject* reach_type_attr(Evaluator& e, const Accessor& a, PyObject* o) {
   PyObject* v = _PyType_Lookup(Py_TYPE(o), a.payload.get());
@@ -164,7 +186,11 @@ PyObject* reach_length(Evaluator&, const Accessor&, PyObject* o) {
   return n < 0 ? nullptr : PyLong_FromSsize_t(n);
 }
 
-PyObject* reach_returned(Evaluator&, const Accessor&, PyObject* o) { return PyObject_CallNoArgs(o); }
+PyObject* reach_returned(Evaluator&, const Accessor&, PyObject* o) {
+  PyObject* of = PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;  // of a method in C
+  Unseen unseen(of && is_tensor(of));
+  return PyObject_CallNoArgs(o);
+}
 
 PyObject* reach_array_memory(Evaluator&, const Accessor& a, PyObject* o) {
   return PyObject_CallOneArg(a.payload.get(), o);
