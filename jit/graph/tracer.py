@@ -20,7 +20,7 @@ from jit.devices import backend
 from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, pairs, refusals, results, saved_tensors,
-    unstated_views,
+    unstated_views, unwritable,
 )
 from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
@@ -645,8 +645,8 @@ class Tracer:
         """Whether an in-place operation of ``target`` is recorded for the gradient, where its other operands are
         ``handles``. Raises what eager raises for those that autograd refuses, also where only the shape is changed."""
         base = target.base
-        if self.grad_enabled and target.requires_grad and not restriction(target.chain):
-            self._check_leaf(target)
+        if self.grad_enabled and not restriction(target.chain) and (refused := unwritable.refusal(target)):
+            raise refused
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
         # Of one of several views eager refuses the history behind any change, wherever that was made.
@@ -667,17 +667,6 @@ class Tracer:
                               "clone one of them", kind="aliased-mutation")
         owner = region.owner(target)
         self.set(region, "written", (*region.written, owner) if owner not in region.written else region.written)
-
-    def _check_leaf(self, target: TensorHandle) -> None:
-        """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
-        shown = target.base.example
-        leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
-        of_view = (shown is not None and torch_private.is_view(shown) and torch_private.base_of(shown).requires_grad
-                   and torch_private.base_of(shown).is_leaf)
-        if target.is_leaf or leaf or of_view:
-            which = "a leaf" if target.is_leaf else "a view of a leaf"
-            raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place "
-                                           "operation."))
 
     # attributes
 
