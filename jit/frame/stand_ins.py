@@ -340,9 +340,10 @@ class Asker:
         s = self.s
         recording = s.tracer.grad_enabled
         with s.states.told(GRAD_MODE, False):
-            s.tracer.set_grad_enabled(False)
             try:
-                yield
+                with s.tracer.journal.temporarily(s.tracer, "below", True):
+                    s.tracer.set_grad_enabled(False)
+                    yield
             finally:
                 s.tracer.set_grad_enabled(recording)
 

@@ -80,7 +80,9 @@ class Tracer:
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
         self.inputs: list[TensorHandle] = []
-        self.grad_enabled = torch.is_grad_enabled()
+        # Whether autograd takes no part at all, as in a __torch_dispatch__: views are none to it.
+        self.below = torch_private.below_autograd()
+        self.grad_enabled = torch.is_grad_enabled() and not self.below
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
@@ -105,7 +107,7 @@ class Tracer:
         self.journal = Journal()
         self.journal.grows(self.builder.nodes, self.inputs, self.events)
         self.journal.saves(self.builder, "next_id")
-        self.journal.saves(self, "grad_enabled", "needs_grad", "made_leaves", "wrote", "wrote_unseen")
+        self.journal.saves(self, "grad_enabled", "below", "needs_grad", "made_leaves", "wrote", "wrote_unseen")
         self.journal.includes(self.env.journal)
 
     # state that can be rolled back
@@ -115,7 +117,7 @@ class Tracer:
         self.journal.set_field(obj, name, value)
 
     def set_grad_enabled(self, enabled: bool) -> None:
-        self.grad_enabled = bool(enabled)
+        self.grad_enabled = bool(enabled) and not self.below
 
     def set_autocast(self, enabled: dict) -> None:
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
@@ -557,14 +559,14 @@ class Tracer:
             path = (*path, ViewStep(node))
         result = TensorHandle(self, handle.base, tuple(path) if of_base else handle.chain + tuple(path), node)
         why = "no_grad" if not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE else restriction(handle.chain)
-        if result.chain and why:
+        if result.chain and why and not self.below:
             self.restrict(result, why)
         if handle.base.region is not None:
             result.member = handle.base.region.owner(handle)
         if grad and self.grad_enabled:
             result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True
-        elif grad:
+        elif grad and not self.below:
             # It requires grad all the same where its base does, as a leaf: the gradient of what is computed from it
             # leads nowhere.
             cast = any(step.op == "reinterpret" and step.attrs["how"] == "dtype" for step in path)
