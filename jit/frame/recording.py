@@ -17,7 +17,7 @@ from ..runtime import facts
 from . import resized
 from . import source as src
 from . import tables
-from .tensor_guards import check_supported, guard_tensor
+from .tensor_guards import check_supported, guard_place, guard_tensor
 from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
@@ -121,6 +121,9 @@ class Recording:
         try:
             return lift(self.s, fn())
         except EagerRaises as raised:
+            for value in list(self.tensors.values()) if raised.bases else ():
+                if value.obj is not None and value.handle(self.s).base in raised.bases:
+                    guard_place(self.s, value)
             raise Raised(self.s.exception(raised.error)) from None
 
     def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:

@@ -82,6 +82,26 @@ class AskedObject:
         return given.asker.at_function(func, args, kwargs)
 
 
+class Alike:
+    """In place of an asker: operators give new stand-ins like the one that they are called with."""
+
+    @staticmethod
+    def at_operator(func: object, args: tuple, kwargs: dict) -> StandIn:
+        t = args[0]
+        return torch_private.make_wrapper(type(t), t.shape, strides=t.stride(), storage_offset=t.storage_offset(),
+                                          dtype=t.dtype, device=t.device)
+
+
+def _placed(made: StandIn, unwritable: str | None) -> StandIn:
+    """A stand-in that requires grad as what autograd takes the tensor for: a leaf, a view of one, or a result."""
+    if not made.requires_grad or unwritable == "a leaf" or torch_private.below_autograd():
+        return made
+    made.asker = Alike()  # type: ignore[assignment]
+    operator = torch.ops.aten.clone if unwritable is None else torch.ops.aten.alias
+    with torch.enable_grad(), torch_private.WithoutFunctionOfClasses():
+        return operator(made)
+
+
 class Operators:
     """A mode that has the operators of a call come to the asker. It is none by inheritance: those of PyTorch load its
     own compiler."""
@@ -202,6 +222,7 @@ class Asker:
         given = [self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
+        before = [(t, t.grad_fn) for t in mine]
         with self.as_program(), Operators(self):
             try:
                 result = fn(*given, **named)
@@ -209,6 +230,9 @@ class Asker:
                 raise
             except Exception as error:  # of PyTorch's, as in eager
                 raise Raised(s.exception(error)) from None
+        if any(t.grad_fn is not history for t, history in before):
+            raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place where "
+                              "gradients are recorded", "use the operation that gives a new tensor", kind="gradient")
         for made in _stand_ins((result,)):
             if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
@@ -283,6 +307,7 @@ class Asker:
         if known is not None and value.fits(self.s, known[1]):
             return known[1]
         made = value.new_stand_in(self.s, Asked if value.overrides_functions(self.s) else StandIn)
+        made = _placed(made, value.unwritable(self.s))
         made.value, made.asker = value, self
         self.made[id(value)] = value, made
         return made

@@ -381,7 +381,7 @@ def _of_unwritable(fn: Callable, args: Sequence[object], kwargs: dict[str, objec
     if error is None:
         return None
     keep_sizes((args, kwargs))  # its text may tell them
-    return EagerRaises(error)
+    return EagerRaises(error, tuple([h.base for h in tensors]))
 
 
 def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs: dict) -> JitError:

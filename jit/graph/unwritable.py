@@ -13,6 +13,8 @@ from jit import torch_private
 from jit.errors import EagerRaises
 
 if TYPE_CHECKING:
+    import torch
+
     from jit.graph.handles import TensorHandle
 
 
@@ -32,6 +34,13 @@ def which(target: TensorHandle) -> str | None:
     return "a leaf" if target.is_leaf else None
 
 
+def of_real(tensor: torch.Tensor) -> str | None:
+    """The same of a real tensor."""
+    if torch_private.is_view(tensor) and torch_private.base_of(tensor).is_leaf:
+        return "a view of a leaf"
+    return "a leaf" if tensor.is_leaf else None
+
+
 def _inner(target: TensorHandle) -> bool:
     """Whether a tensor is a view of a leaf that the program has made itself."""
     return any(h.base is target.base and h.is_leaf and h.chain == target.chain[:len(h.chain)]
@@ -43,4 +52,5 @@ def refusal(target: TensorHandle) -> EagerRaises | None:
     found = which(target)
     if found is None:
         return None
-    return EagerRaises(RuntimeError(f"{found} Variable that requires grad is being used in an in-place operation."))
+    return EagerRaises(RuntimeError(f"{found} Variable that requires grad is being used in an in-place operation."),
+                       (target.base,))

@@ -20,6 +20,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...graph import unwritable
 from ...graph.input_strides import symbolic_strides
 from ...graph.tracer import TensorHandle
 from ...runtime import facts
@@ -29,6 +30,7 @@ from .. import source as src
 from ..size_nodes import to_torch
 from ..subclass_gradients import emerge
 from ..tables import wrapper
+from ..tensor_guards import guard_place
 from .base import Raised, Value
 from .constant import Constant
 from .objects import DELETED, instance_dict, by_python
@@ -209,6 +211,10 @@ class WrapperTensor(SubclassTensor):
         return torch_private.make_wrapper(
             kind, tuple(map(to_torch, sizes)), strides=tuple(map(to_torch, strides)),
             storage_offset=obj.storage_offset(), dtype=obj.dtype, device=obj.device, requires_grad=obj.requires_grad)
+
+    def unwritable(self, s: Session) -> str | None:
+        guard_place(s, self)
+        return "a leaf" if self.obj is None else unwritable.of_real(self.obj)
 
     def length(self, s: Session) -> Any:
         return s.torch_call(torch.Tensor.__len__, [self], {}).const(s)
