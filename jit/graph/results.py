@@ -130,7 +130,7 @@ class _Making:
             derived.append(OneOfSeveral(i))
         elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
             derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
-        if any(h is leaf for leaf in tracer.inner_leaves):
+        if h.requires_grad and any(h is leaf for leaf in tracer.inner_leaves):
             derived.append(Leaf(i))
 
     def place_of(self, handle: TensorHandle, position: int) -> int:

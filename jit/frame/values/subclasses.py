@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import types
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
 import torch
 
@@ -93,7 +93,16 @@ class HeldTensor(SubclassTensor):
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
-            e.call(self.maker, e.local(e.graph_output(self)), e.const(self.cls))
+            made = e.local(e.graph_output(self)), e.const(self.cls)
+            if self._handle.is_leaf and self._handle.requires_grad:
+                e.call(leaf_of, e.const(self.maker), *made)
+            else:
+                e.call(self.maker, *made)
+
+
+def leaf_of(maker: Callable, tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """A tensor of a class that ``maker`` makes of a plain one, as a leaf that requires grad."""
+    return maker(tensor.detach(), cls).requires_grad_()
 
 
 class WrapperTensor(SubclassTensor):
