@@ -138,8 +138,9 @@ def below_autograd() -> bool:
 
 
 def in_forward_mode() -> bool:
-    """Whether a tensor may be dual: where PyTorch does not say the level, each tensor is asked."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
+    """Whether a tensor may be dual: where PyTorch does not say the level, each tensor is asked. Below autograd none can
+    be asked, and no tangent counts."""
+    return getattr(forward_ad, "_current_level", 0) >= 0 and not below_autograd()
 
 
 for _path, _use in (("Tensor._version", "version counters"), ("Tensor._base", "bases of views"),
