@@ -73,11 +73,8 @@ def _not_recorded(run: Callable, *args: Any) -> Any:
     results = run(*args)
     if torch.is_grad_enabled():
         for t in results:
-            if isinstance(t, torch.Tensor) and torch_private.is_view(t):
-                whole = torch_private.base_of(t)
-                if not any(a is whole or isinstance(a, torch.Tensor) and torch_private.base_of(a) is whole
-                           for a in args):
-                    torch_private.set_creation_meta(t, torch_private.creation_meta.DEFAULT)
+            if isinstance(t, torch.Tensor) and torch_private.is_view(t) and not any(t is a for a in args):
+                torch_private.set_creation_meta(t, torch_private.creation_meta.DEFAULT)
     return results
 
 
