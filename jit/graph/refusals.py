@@ -23,7 +23,7 @@ from jit import torch_private
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import aten, unwritable
-from jit.graph.binding import DUNDERS, Binding
+from jit.graph.binding import Binding, resolve
 from jit.graph.build import is_number
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import TensorHandle, overlaps_itself
@@ -365,8 +365,8 @@ def _share_memory(handles: list[TensorHandle]) -> bool:
 
 def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
     """Whether a call writes to one of its tensors, by its name or because it is told where to put the result."""
-    name = getattr(fn, "__name__", "")
-    name = DUNDERS.get(name, name)
+    binding = resolve(fn)
+    name = getattr(fn, "__name__", "") if binding is None else binding.name
     return kwargs.get("out") is not None or name == "__setitem__" or name.endswith("_") and not name.endswith("__")
 
 
