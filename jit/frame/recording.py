@@ -22,7 +22,7 @@ from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
-from .values.new_parameters import refuse_leaves, refuse_tracked
+from .values.new_parameters import refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -131,7 +131,6 @@ class Recording:
         if tables.spread_call is not None and holds_spread(self.s, (*args, *kwargs.values())):
             return tables.spread_call(self.s, fn, args, kwargs)
         if self.s.asker.concerns(args, kwargs):
-            refuse_leaves(self.s, (*args, *kwargs.values()))
             return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
             if value.is_tensor and name is not None:

@@ -40,6 +40,7 @@ from .values.containers import ListValue, TupleValue
 from .values.jagged import NestedInt, SizeOfSequences
 from .values.lifting import lift
 from .values.mappings import DictValue
+from .values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
@@ -215,6 +216,7 @@ class Asker:
     def call(self, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``fn(*args, **kwargs)`` of PyTorch, in which the program's classes have a say."""
         s = self.s
+        refuse_leaves(s, (*args, *kwargs.values()))
         binding = resolve(fn)
         if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
             raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",
