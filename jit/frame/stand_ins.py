@@ -221,6 +221,8 @@ class Asker:
         if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
             raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",
                               kind="tensor-attribute")
+        if getter_of(fn) in _OF_THE_OBJECT and args[0].dispatches and not self.overridden(parts_of(s, args)):
+            return args[0].of_the_object(s, fn.__self__.__name__)
         given = [self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
@@ -547,6 +549,9 @@ _MAKERS = frozenset((torch.Tensor.as_subclass, torch.Tensor.__new__, torch_priva
 # Of what is known of methods of tensors, those that only need what operators say.
 _BY_OPERATORS = frozenset(("size", "item", "tolist", "__len__", "__iter__", "__bool__", "__int__", "__float__",
                            "__index__"))
+# What autograd keeps of a tensor object, of which a stand-in has its own.
+_OF_THE_OBJECT = frozenset(("grad", "_grad", "grad_fn", "_version", "_base", "_backward_hooks", "output_nr",
+                            "retains_grad"))
 _GETSET = type(torch_private.TensorBase.__dict__["shape"])
 
 

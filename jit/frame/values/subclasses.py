@@ -26,7 +26,7 @@ from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from ...runtime.guards import TensorSpec
 from .. import messages
-from .. import source as src
+from .. import source as src, tables
 from ..size_nodes import to_torch
 from ..subclass_gradients import emerge
 from ..tables import wrapper
@@ -101,8 +101,10 @@ class HeldTensor(SubclassTensor):
 
 
 def leaf_of(maker: Callable, tensor: torch.Tensor, cls: type) -> torch.Tensor:
-    """A tensor of a class that ``maker`` makes of a plain one, as a leaf that requires grad."""
-    return maker(tensor.detach(), cls).requires_grad_()
+    """A tensor of a class that ``maker`` makes of a plain one, as a leaf that requires grad. The class has been asked
+    while capturing."""
+    with torch_private.WithoutFunctionOfClasses():
+        return maker(tensor.detach(), cls).requires_grad_()
 
 
 class WrapperTensor(SubclassTensor):
@@ -142,6 +144,12 @@ class WrapperTensor(SubclassTensor):
 
     def plain_attribute(self, s: Session, name: str) -> Value:
         return s.asker.call(OWN_MEMBERS[name].__get__, [self], {})
+
+    def of_the_object(self, s: Session, name: str) -> Value:
+        """What autograd keeps of it."""
+        if self.obj is None or name not in ("grad", "_grad"):
+            raise Unsupported(f"{name} of a {self.cls.__name__}", kind="tensor-attribute")
+        return tables.tensor_attributes[name](s, self)
 
     def own_attr(self, s: Session, name: str) -> Value | None:
         value = self.attrs.get(name)
