@@ -254,3 +254,30 @@ def test_tensors_of_classes_are_changed_with_gradients(weight):
             a, b = fn(p, torch.ones(3), given), fast(q, torch.ones(3), given)
             assert a.requires_grad == b.requires_grad and p.requires_grad == q.requires_grad
             same((a.a, a.b, p.a), (b.a, b.b, q.a))
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+@pytest.mark.parametrize("fn", [lambda x: x.detach(), lambda x: x[1:], lambda x: x.data, _leaf],
+                         ids=["detach", "view", "data", "leaf"])
+def test_a_class_is_asked_once(fn, backend):
+    """What a compiled function makes of its results does not ask their class again, whose own call it may be."""
+    class Asked(torch.Tensor):
+        asked = []
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.asked.append(func)
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+
+    def left_to_eager(x):
+        jit.graph_break()
+        return [*map(fn, [x])]
+
+    for program in (fn, left_to_eager):
+        fast, said = jit.compile(program, backend=backend), []
+        for run in (program, fast, fast):
+            Asked.asked = []
+            run(torch.ones(3).as_subclass(Asked))
+            said.append(Asked.asked)
+        assert said[0] == said[1] == said[2]
