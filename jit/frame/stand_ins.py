@@ -235,8 +235,9 @@ class Asker:
             except Exception as error:  # of PyTorch's, as in eager
                 raise Raised(s.exception(error)) from None
         if any(t.grad_fn is not history for t, history in before):
-            raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place where "
-                              "gradients are recorded", "use the operation that gives a new tensor", kind="gradient")
+            raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
+                              "where gradients are recorded", "use the operation that gives a new tensor",
+                              kind="gradient")
         for made in _stand_ins((result,)):
             if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
