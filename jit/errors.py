@@ -47,11 +47,14 @@ class NeedsEager(Unsupported):
 
 
 class EagerRaises(JitError):
-    """An operation raises in eager too: ``error`` is the exception that eager code would see."""
+    """An operation raises in eager too: ``error`` is the exception that eager code would see.
 
-    def __init__(self, error: BaseException) -> None:
+    ``bases``: the memory of tensors that it raises for because of what they are to autograd.
+    """
+
+    def __init__(self, error: BaseException, bases: tuple = ()) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
-        self.error = error
+        self.error, self.bases = error, bases
 
 
 class RecompileError(JitError):

@@ -63,7 +63,19 @@ def _bound(fn: Callable, weak: dict[int, Callable]) -> Callable:
 def recorded(fn: Callable, recording: bool) -> Callable:
     """``fn`` with grad mode switched on or off."""
     mode = torch.enable_grad() if recording else torch.no_grad()
-    return names.made(mode(fn), recorded, fn, recording)
+    run = mode(fn)
+    return names.made(run if recording else functools.partial(_not_recorded, run), recorded, fn, recording)
+
+
+def _not_recorded(run: Callable, *args: Any) -> Any:
+    """What a graph gives that ran without gradients. The program has not made its views so: they may be changed where
+    gradients are recorded."""
+    results = run(*args)
+    if torch.is_grad_enabled():
+        for t in results:
+            if isinstance(t, torch.Tensor) and torch_private.is_view(t) and not any(t is a for a in args):
+                torch_private.set_creation_meta(t, torch_private.creation_meta.DEFAULT)
+    return results
 
 
 def one_of_several(fn: Callable) -> Callable:

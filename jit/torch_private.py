@@ -132,9 +132,15 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor._base
 
 
+def below_autograd() -> bool:
+    """Whether autograd sees nothing of what is called here, as in a ``__torch_dispatch__``."""
+    return _is_key_excluded(_KEY_OF_VIEWS)
+
+
 def in_forward_mode() -> bool:
-    """Whether a tensor may be dual: where PyTorch does not say the level, each tensor is asked."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
+    """Whether a tensor may be dual: where PyTorch does not say the level, each tensor is asked. Below autograd none can
+    be asked, and no tangent counts."""
+    return getattr(forward_ad, "_current_level", 0) >= 0 and not below_autograd()
 
 
 for _path, _use in (("Tensor._version", "version counters"), ("Tensor._base", "bases of views"),
@@ -263,6 +269,8 @@ push_dispatch_mode = required("_C._push_on_torch_dispatch_stack", "calls with te
 pop_dispatch_mode = required("_C._pop_torch_dispatch_stack", "calls with tensors of subclasses")
 included_keys = required("_C._dispatch_tls_local_include_set", "calls with tensors of subclasses")
 excluded_keys = required("_C._dispatch_tls_local_exclude_set", "calls with tensors of subclasses")
+_is_key_excluded = required("_C._dispatch_tls_is_dispatch_key_excluded", "whether autograd sees a call")
+_KEY_OF_VIEWS = required("_C.DispatchKey.ADInplaceOrView", "whether autograd sees a call")
 ForceKeys = required("_C._ForceDispatchKeyGuard", "calls with tensors of subclasses")
 convert = optional("_tensor._convert", "gives the results of functions the class of their arguments", _BREAK)
 correct_aliasing = optional("utils._python_dispatch.return_and_correct_aliasing", "a __torch_dispatch__ calls it",

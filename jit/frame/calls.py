@@ -24,6 +24,7 @@ from .values.deferred import Deferred, only_keeps
 from .values.functions import ClassValue, FunctionValue
 from .values.generators import CoroutineValue, GeneratorValue
 from .values.read_numbers import EXTREMES, FUNCTIONS as READ_FUNCTIONS
+from .values.tensor import OWN_MEMBERS, TensorMethod
 from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_layout, is_static_function
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ class Calls:
     def call_unbound(self, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``type.method(instance, ...)`` of a C type."""
         owner = args[0]
+        if owner.is_tensor and raw.__name__ in tables.tensor_methods and OWN_MEMBERS.get(raw.__name__) is raw:
+            return TensorMethod(owner, raw.__name__).call(self.s, args[1:], kwargs)
         if owner.is_tensor or (issubclass(raw.__objclass__, torch_private.TensorBase)
                                               and self.s.tracer.supports(raw)):
             return self.s.torch_call(raw, args, kwargs)

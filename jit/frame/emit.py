@@ -19,7 +19,7 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.handles import TensorHandle
-from ..graph.recipes import Result
+from ..graph.recipes import Result, unasked
 from ..runtime import facts, native
 from ..runtime.holding import holding
 from ..runtime.spent import refuse_backward, spent
@@ -541,6 +541,7 @@ class Emitter:
         with self.into(DERIVE):
             for recipe in self.derived:
                 fn, arguments = recipe.call()
+                fn = unasked(fn) if self.session.asker.seen else fn
                 self.call(fn, *(functools.partial(self.load_operand, v) for v in arguments))
                 self.cmd("store_fast", f".out{recipe.position}")
 

@@ -17,12 +17,12 @@ from ..runtime import facts
 from . import resized
 from . import source as src
 from . import tables
-from .tensor_guards import check_supported, guard_tensor
+from .tensor_guards import check_supported, guard_place, guard_tensor
 from .values import batched, first_reads, read_numbers
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
-from .values.new_parameters import refuse_leaves, refuse_tracked
+from .values.new_parameters import refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -121,6 +121,9 @@ class Recording:
         try:
             return lift(self.s, fn())
         except EagerRaises as raised:
+            for value in list(self.tensors.values()) if raised.bases else ():
+                if value.obj is not None and value.handle(self.s).base in raised.bases:
+                    guard_place(self.s, value)
             raise Raised(self.s.exception(raised.error)) from None
 
     def torch_call(self, fn, args, kwargs: dict[str, Value]) -> Value:
@@ -128,7 +131,6 @@ class Recording:
         if tables.spread_call is not None and holds_spread(self.s, (*args, *kwargs.values())):
             return tables.spread_call(self.s, fn, args, kwargs)
         if self.s.asker.concerns(args, kwargs):
-            refuse_leaves(self.s, (*args, *kwargs.values()))
             return self.s.asker.call(fn, args, kwargs)
         for value, name in zip(args, SLOTS.get(fn, ())):
             if value.is_tensor and name is not None:

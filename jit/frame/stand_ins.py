@@ -40,6 +40,7 @@ from .values.containers import ListValue, TupleValue
 from .values.jagged import NestedInt, SizeOfSequences
 from .values.lifting import lift
 from .values.mappings import DictValue
+from .values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
@@ -80,6 +81,26 @@ class AskedObject:
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         given = next(_stand_ins((args, kwargs or {}), (StandIn, AskedObject)))
         return given.asker.at_function(func, args, kwargs)
+
+
+class Alike:
+    """In place of an asker: operators give new stand-ins like the one that they are called with."""
+
+    @staticmethod
+    def at_operator(func: object, args: tuple, kwargs: dict) -> StandIn:
+        t = args[0]
+        return torch_private.make_wrapper(type(t), t.shape, strides=t.stride(), storage_offset=t.storage_offset(),
+                                          dtype=t.dtype, device=t.device)
+
+
+def _placed(made: StandIn, unwritable: str | None) -> StandIn:
+    """A stand-in that requires grad as what autograd takes the tensor for: a leaf, a view of one, or a result."""
+    if not made.requires_grad or unwritable == "a leaf" or torch_private.below_autograd():
+        return made
+    made.asker = Alike()  # type: ignore[assignment]
+    operator = torch.ops.aten.clone if unwritable is None else torch.ops.aten.alias
+    with torch.enable_grad(), torch_private.WithoutFunctionOfClasses():
+        return operator(made)
 
 
 class Operators:
@@ -195,13 +216,17 @@ class Asker:
     def call(self, fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``fn(*args, **kwargs)`` of PyTorch, in which the program's classes have a say."""
         s = self.s
+        refuse_leaves(s, (*args, *kwargs.values()))
         binding = resolve(fn)
         if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
             raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",
                               kind="tensor-attribute")
+        if getter_of(fn) in _OF_THE_OBJECT and args[0].dispatches and not self.overridden(parts_of(s, args)):
+            return args[0].of_the_object(s, fn.__self__.__name__)
         given = [self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
+        before = [(t, t.grad_fn) for t in mine]
         with self.as_program(), Operators(self):
             try:
                 result = fn(*given, **named)
@@ -209,6 +234,10 @@ class Asker:
                 raise
             except Exception as error:  # of PyTorch's, as in eager
                 raise Raised(s.exception(error)) from None
+        if any(t.grad_fn is not history for t, history in before):
+            raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
+                              "where gradients are recorded", "use the operation that gives a new tensor",
+                              kind="gradient")
         for made in _stand_ins((result,)):
             if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
@@ -283,6 +312,7 @@ class Asker:
         if known is not None and value.fits(self.s, known[1]):
             return known[1]
         made = value.new_stand_in(self.s, Asked if value.overrides_functions(self.s) else StandIn)
+        made = _placed(made, value.unwritable(self.s))
         made.value, made.asker = value, self
         self.made[id(value)] = value, made
         return made
@@ -340,9 +370,10 @@ class Asker:
         s = self.s
         recording = s.tracer.grad_enabled
         with s.states.told(GRAD_MODE, False):
-            s.tracer.set_grad_enabled(False)
             try:
-                yield
+                with s.tracer.journal.temporarily(s.tracer, "below", True):
+                    s.tracer.set_grad_enabled(False)
+                    yield
             finally:
                 s.tracer.set_grad_enabled(recording)
 
@@ -519,6 +550,9 @@ _MAKERS = frozenset((torch.Tensor.as_subclass, torch.Tensor.__new__, torch_priva
 # Of what is known of methods of tensors, those that only need what operators say.
 _BY_OPERATORS = frozenset(("size", "item", "tolist", "__len__", "__iter__", "__bool__", "__int__", "__float__",
                            "__index__"))
+# What autograd keeps of a tensor object, of which a stand-in has its own.
+_OF_THE_OBJECT = frozenset(("grad", "_grad", "grad_fn", "_version", "_base", "_backward_hooks", "output_nr",
+                            "retains_grad"))
 _GETSET = type(torch_private.TensorBase.__dict__["shape"])
 
 

@@ -1,4 +1,4 @@
-"""The guard of a tensor that becomes a graph input."""
+"""The guards of a tensor that becomes a graph input."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..devices import backend
 from ..errors import NeedsEager, Unsupported
 from ..runtime import facts
 from ..runtime.guards import TensorSpec
+from . import source as src
 
 if TYPE_CHECKING:
     from ..graph.dims import IntExpr
@@ -63,3 +64,15 @@ def guard_tensor(s: Session, value: TensorValue, type_: TensorType) -> None:
         spec = dataclasses.replace(spec, align=wanted)
     s.guards.add(source, facts.Tensor(spec))
     s.guards.sizes.check_bound(source, type_)
+
+
+def guard_place(s: Session, value: TensorValue) -> None:
+    """Guard what a real tensor that requires grad is to autograd: a leaf, a view of one, or neither."""
+    if value.source is None or value.obj is None or not value.obj.requires_grad:
+        return
+    leaf, view = src.GetAttr(value.source, "is_leaf"), src.Returned(src.GetAttr(value.source, "_is_view"))
+    s.guards.add(leaf, facts.Equals(value.obj.is_leaf))
+    s.guards.add(view, facts.Equals(torch_private.is_view(value.obj)))
+    if torch_private.is_view(value.obj):
+        s.guards.add(src.GetAttr(src.GetAttr(value.source, "_base"), "is_leaf"),
+                     facts.Equals(torch_private.base_of(value.obj).is_leaf))

@@ -26,6 +26,7 @@ from jit import torch_private
 from jit.by_class import by_class
 from jit.devices import registered
 from jit.errors import JitError
+from jit.graph import unwritable
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, contiguous_strides
@@ -56,11 +57,13 @@ class StandIns:
         sizes: size -> another one to be used in its place.
         grad: those of handles that require grad do so too, and are no leaves.
         leaves: nodes whose tensors are leaves that require grad.
+        unwritable: those of handles that may not be written where gradients are recorded may not be either.
     """
 
     def __init__(self, fill: int | None = 0, device: str | None = "cpu", sizes: dict[int, int] | None = None,
-                 grad: bool = False, leaves: Collection[Node] = ()) -> None:
+                 grad: bool = False, leaves: Collection[Node] = (), unwritable: bool = False) -> None:
         self.fill, self.device, self.sizes, self.grad, self.leaves = fill, device, sizes, grad, leaves
+        self.unwritable = unwritable
         self.made: dict = {}  # id of a handle or node -> its tensor, and what that is a view of
 
     def of(self, v: object) -> object:
@@ -89,7 +92,8 @@ class StandIns:
             self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
         if not isinstance(v, Node):
             if self.grad and v.requires_grad:
-                return x, _not_a_leaf(x.requires_grad_())
+                found = unwritable.which(v) if self.unwritable else None
+                return x, _AS.get(found, _not_a_leaf)(x.requires_grad_())
             if v.is_conj:
                 return x, x.conj()
         elif v in self.leaves:
@@ -226,3 +230,6 @@ def _not_a_leaf(x: torch.Tensor) -> torch.Tensor:
     """The same tensor as a result, which may be written; a view of a leaf may not."""
     made = x.clone()
     return made if made.stride() == x.stride() else x.view_as(x)
+
+
+_AS: dict[str | None, Callable] = {"a leaf": _same, "a view of a leaf": lambda x: x.view_as(x)}

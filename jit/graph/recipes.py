@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 
 from jit import torch_private
+from jit.runtime import names
 
 if TYPE_CHECKING:
     from jit.graph.handles import TensorHandle
@@ -157,3 +158,13 @@ def leaf(tensor: torch.Tensor) -> torch.Tensor:
 def call(operator: Callable, source: torch.Tensor, arguments: tuple, index: int) -> torch.Tensor:
     """One of the results of ``operator(source, *arguments)``."""
     return operator(source, *arguments)[index]
+
+
+def unasked(fn: Callable) -> Callable:
+    """``fn`` of a recipe, with no class or mode of the program's that is asked: they have been while capturing."""
+
+    def call(*args: object) -> torch.Tensor:
+        with torch_private.WithoutTorchFunction():
+            return fn(*args)
+
+    return names.made(call, unasked, fn)

@@ -22,8 +22,8 @@ import torch
 from jit import torch_private
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import aten
-from jit.graph.binding import DUNDERS, Binding
+from jit.graph import aten, unwritable
+from jit.graph.binding import Binding, resolve
 from jit.graph.build import is_number
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import TensorHandle, overlaps_itself
@@ -91,6 +91,8 @@ def check(tracer: Tracer, fn: Callable, binding: Binding, args: Sequence[object]
     if not call.plain:
         return False
     error = call.error()
+    if error is not None and (refused := _of_unwritable(fn, args, kwargs)) is not None:
+        raise refused
     if error is not None and _writes(fn, kwargs) and _share_memory(call.tensors):
         keep_sizes((args, kwargs))
         raise Unsupported("eager refuses this operation, perhaps because its tensors share memory",
@@ -363,14 +365,31 @@ def _share_memory(handles: list[TensorHandle]) -> bool:
 
 def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
     """Whether a call writes to one of its tensors, by its name or because it is told where to put the result."""
-    name = getattr(fn, "__name__", "")
-    name = DUNDERS.get(name, name)
+    binding = resolve(fn)
+    name = getattr(fn, "__name__", "") if binding is None else binding.name
     return kwargs.get("out") is not None or name == "__setitem__" or name.endswith("_") and not name.endswith("__")
+
+
+def _of_unwritable(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> EagerRaises | None:
+    """What eager says to a call that is refused and that would write to a leaf which requires grad, or a view of one:
+    autograd may refuse it first. None for other calls."""
+    tensors = list(of_kind(TensorHandle, (args, kwargs)))
+    if not (_writes(fn, kwargs) and tensors and tensors[0].tracer.grad_enabled and any(map(unwritable.which, tensors))):
+        return None
+    device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
+    error = error_of(fn, args, kwargs, StandIns(0, device, None, True, (), True), True)
+    if error is None:
+        return None
+    keep_sizes((args, kwargs))  # its text may tell them
+    return EagerRaises(error, tuple([h.base for h in tensors]))
 
 
 def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs: dict) -> JitError:
     """What to raise for an error while tracing ``fn``: EagerRaises with eager's own error if ``fn`` raises on zeros of
     these shapes, else Unsupported: a rule of ours has failed."""
+    refused = _of_unwritable(fn, args, kwargs)
+    if refused is not None:
+        return refused
     tensors = list(of_kind(TensorHandle, (args, kwargs)))
     if _writes(fn, kwargs) and _share_memory(tensors):
         return Unsupported("an operation on tensors that share memory, which eager may refuse",

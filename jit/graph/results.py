@@ -17,6 +17,7 @@ from jit.errors import NeedsEager, Unsupported
 from jit.graph import saved_tensors
 from jit.graph.backward import is_spent
 from jit.graph.dims import Dim
+from jit.graph.gradient_paths import carrying as carrying_nodes
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
 from jit.graph.ir import Graph, Node, Output, same_ints
 from jit.graph.nested import holds
@@ -129,7 +130,7 @@ class _Making:
             derived.append(OneOfSeveral(i))
         elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
             derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
-        if any(h is leaf for leaf in tracer.inner_leaves):
+        if h.requires_grad and any(h is leaf for leaf in tracer.inner_leaves):
             derived.append(Leaf(i))
 
     def place_of(self, handle: TensorHandle, position: int) -> int:
@@ -295,7 +296,7 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
         return None
     # Of a leaf that nobody has behind the call, nobody sees the gradient.
     shown = {None, *(h.base for h in outputs)}.intersection(tracer.made_leaves)
-    if shown or tracer.made_leaves and not any(h.base.example.requires_grad for h in tracer.inputs):
+    if shown or tracer.made_leaves and not _all_reach_inputs(tracer, [outputs[i] for i in carrying]):
         raise NeedsEager("a tensor that requires grad is made inside, and gradients are needed",
                          "make it outside of the compiled function", kind="gradient")
     wrt = tuple(i for i, h in enumerate(tracer.inputs) if h.base.example.requires_grad)
@@ -311,6 +312,13 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     if runs_once:  # no copies of leaves, as above
         unsaid += tuple(("input", i) for i, h in enumerate(tracer.inputs) if h.is_leaf and h.requires_grad)
     return Gradient(wrt, tangents, views, changed, fragile, watched, loose, unsaid, several)
+
+
+def _all_reach_inputs(tracer: Tracer, results: list[TensorHandle]) -> bool:
+    """Whether a gradient of each of these leads to an input."""
+    inputs = {h.base.input for h in tracer.inputs if h.base.example.requires_grad}
+    reached = carrying_nodes(tracer.builder.nodes, inputs)
+    return bool(inputs) and all(h.base.input is not None or h.node in reached for h in results)
 
 
 def shows_source(handle: TensorHandle, outputs: list[TensorHandle]) -> bool:

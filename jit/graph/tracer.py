@@ -17,10 +17,10 @@ import torch
 
 from jit import failures, torch_private
 from jit.devices import backend
-from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
+from jit.errors import JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, pairs, refusals, results, saved_tensors,
-    unstated_views,
+    unstated_views, unwritable,
 )
 from jit.graph.attributes import attribute
 from jit.graph.binding import resolve
@@ -80,7 +80,9 @@ class Tracer:
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
         self.inputs: list[TensorHandle] = []
-        self.grad_enabled = torch.is_grad_enabled()
+        # Whether autograd takes no part at all, as in a __torch_dispatch__: views are none to it.
+        self.below = torch_private.below_autograd()
+        self.grad_enabled = torch.is_grad_enabled() and not self.below
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
@@ -105,7 +107,7 @@ class Tracer:
         self.journal = Journal()
         self.journal.grows(self.builder.nodes, self.inputs, self.events)
         self.journal.saves(self.builder, "next_id")
-        self.journal.saves(self, "grad_enabled", "needs_grad", "made_leaves", "wrote", "wrote_unseen")
+        self.journal.saves(self, "grad_enabled", "below", "needs_grad", "made_leaves", "wrote", "wrote_unseen")
         self.journal.includes(self.env.journal)
 
     # state that can be rolled back
@@ -115,7 +117,7 @@ class Tracer:
         self.journal.set_field(obj, name, value)
 
     def set_grad_enabled(self, enabled: bool) -> None:
-        self.grad_enabled = bool(enabled)
+        self.grad_enabled = bool(enabled) and not self.below
 
     def set_autocast(self, enabled: dict) -> None:
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
@@ -560,14 +562,14 @@ class Tracer:
             path = (*path, ViewStep(node))
         result = TensorHandle(self, handle.base, tuple(path) if of_base else handle.chain + tuple(path), node)
         why = "no_grad" if not self.grad_enabled and node.type.dtype in _DIFFERENTIABLE else restriction(handle.chain)
-        if result.chain and why:
+        if result.chain and why and not self.below:
             self.restrict(result, why)
         if handle.base.region is not None:
             result.member = handle.base.region.owner(handle)
         if grad and self.grad_enabled:
             result.requires_grad, result.is_leaf = True, False
             self.needs_grad = True
-        elif grad:
+        elif grad and not self.below:
             # It requires grad all the same where its base does, as a leaf: the gradient of what is computed from it
             # leads nowhere.
             cast = any(step.op == "reinterpret" and step.attrs["how"] == "dtype" for step in path)
@@ -648,8 +650,8 @@ class Tracer:
         """Whether an in-place operation of ``target`` is recorded for the gradient, where its other operands are
         ``handles``. Raises what eager raises for those that autograd refuses, also where only the shape is changed."""
         base = target.base
-        if self.grad_enabled and target.requires_grad and not restriction(target.chain):
-            self._check_leaf(target)
+        if self.grad_enabled and not restriction(target.chain) and (refused := unwritable.refusal(target)):
+            raise refused
         grad = target.type.dtype in _DIFFERENTIABLE and self._records_grad([target, *handles])
         by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
         # Of one of several views eager refuses the history behind any change, wherever that was made.
@@ -670,17 +672,6 @@ class Tracer:
                               "clone one of them", kind="aliased-mutation")
         owner = region.owner(target)
         self.set(region, "written", (*region.written, owner) if owner not in region.written else region.written)
-
-    def _check_leaf(self, target: TensorHandle) -> None:
-        """A leaf that requires grad cannot be written where operations are recorded, nor can a view of one."""
-        shown = target.base.example
-        leaf = shown is not None and not target.base.grad and shown.requires_grad and shown.is_leaf
-        of_view = (shown is not None and torch_private.is_view(shown) and torch_private.base_of(shown).requires_grad
-                   and torch_private.base_of(shown).is_leaf)
-        if target.is_leaf or leaf or of_view:
-            which = "a leaf" if target.is_leaf else "a view of a leaf"
-            raise EagerRaises(RuntimeError(f"{which} Variable that requires grad is being used in an in-place "
-                                           "operation."))
 
     # attributes
 

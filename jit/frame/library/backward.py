@@ -262,7 +262,7 @@ def requires_grad_(s: Session, tensor: TensorValue, args: list[Value], kwargs: d
     if handle.requires_grad == wanted:
         return tensor
     if not wanted and tensor.obj is None:
-        return s.torch_call(torch.Tensor.requires_grad_, [tensor, *args], kwargs)
+        return s.record(torch.Tensor.requires_grad_, [tensor, *args], kwargs)
     if tensor.obj is not None or not handle.dtype.is_floating_point:
         raise Unsupported("requires_grad_() changes whether gradients are recorded", kind="autograd")
     graph.make_leaf(s.tracer, handle)

@@ -14,21 +14,23 @@ from __future__ import annotations
 import functools
 import types
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
 import torch
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...graph import unwritable
 from ...graph.input_strides import symbolic_strides
 from ...graph.tracer import TensorHandle
 from ...runtime import facts
 from ...runtime.guards import TensorSpec
 from .. import messages
-from .. import source as src
+from .. import source as src, tables
 from ..size_nodes import to_torch
 from ..subclass_gradients import emerge
 from ..tables import wrapper
+from ..tensor_guards import guard_place
 from .base import Raised, Value
 from .constant import Constant
 from .objects import DELETED, instance_dict, by_python
@@ -91,7 +93,18 @@ class HeldTensor(SubclassTensor):
         if self.obj is not None:
             e.load_source_or_const(self)
         else:
-            e.call(self.maker, e.local(e.graph_output(self)), e.const(self.cls))
+            made = e.local(e.graph_output(self)), e.const(self.cls)
+            if self._handle.is_leaf and self._handle.requires_grad:
+                e.call(leaf_of, e.const(self.maker), *made)
+            else:
+                e.call(self.maker, *made)
+
+
+def leaf_of(maker: Callable, tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    """A tensor of a class that ``maker`` makes of a plain one, as a leaf that requires grad. The class has been asked
+    while capturing."""
+    with torch_private.WithoutFunctionOfClasses():
+        return maker(tensor.detach(), cls).requires_grad_()
 
 
 class WrapperTensor(SubclassTensor):
@@ -131,6 +144,12 @@ class WrapperTensor(SubclassTensor):
 
     def plain_attribute(self, s: Session, name: str) -> Value:
         return s.asker.call(OWN_MEMBERS[name].__get__, [self], {})
+
+    def of_the_object(self, s: Session, name: str) -> Value:
+        """What autograd keeps of it."""
+        if self.obj is None or name not in ("grad", "_grad"):
+            raise Unsupported(f"{name} of a {self.cls.__name__}", kind="tensor-attribute")
+        return tables.tensor_attributes[name](s, self)
 
     def own_attr(self, s: Session, name: str) -> Value | None:
         value = self.attrs.get(name)
@@ -209,6 +228,10 @@ class WrapperTensor(SubclassTensor):
         return torch_private.make_wrapper(
             kind, tuple(map(to_torch, sizes)), strides=tuple(map(to_torch, strides)),
             storage_offset=obj.storage_offset(), dtype=obj.dtype, device=obj.device, requires_grad=obj.requires_grad)
+
+    def unwritable(self, s: Session) -> str | None:
+        guard_place(s, self)
+        return "a leaf" if self.obj is None else unwritable.of_real(self.obj)
 
     def length(self, s: Session) -> Any:
         return s.torch_call(torch.Tensor.__len__, [self], {}).const(s)

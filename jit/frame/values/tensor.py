@@ -9,7 +9,7 @@ import torch
 
 from ...errors import NeedsEager, Unsupported
 from ... import torch_private
-from ...graph import constants
+from ...graph import constants, unwritable
 from ...graph.ir import same_ints
 from ...graph.tracer import TensorHandle
 from ...runtime import facts
@@ -18,6 +18,7 @@ from .. import tables
 from ..operators import DIVMOD, METHODS
 from ..size_nodes import from_torch, to_torch
 from ..tables import wrapper
+from ..tensor_guards import guard_place
 from . import first_reads
 from .base import Raised, Value, special_error, type_name
 from .constant import Constant
@@ -277,6 +278,12 @@ class TensorValue(Value):
         return torch_private.make_wrapper(kind, sizes, strides=strides, dtype=handle.dtype, device=handle.type.device,
                                           requires_grad=handle.requires_grad if requires_grad is None
                                           else requires_grad)
+
+    def unwritable(self, s: Session) -> str | None:
+        """Why a tensor that requires grad may not be written where gradients are recorded; see the file of that
+        name."""
+        guard_place(s, self)
+        return unwritable.which(self.handle(s))
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         return s.torch_call(op.fn, [a, b], {}) if a.is_numeric and b.is_numeric and op is not DIVMOD else None

@@ -12,7 +12,7 @@ import torch
 from jit.by_class import by_class
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import changes, constants, layout
+from jit.graph import changes, constants, layout, unwritable
 from jit.graph.build import is_number
 from jit.graph.dims import Dim, is_one, product
 from jit.graph.handles import TensorHandle, overlaps_itself, to_node
@@ -260,6 +260,8 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
     if given:
         changes.check_overlap(target, given)
     new = value.node if given else b.full((), value, self.dtype, self.device)
+    if tensors and t.grad_enabled and unwritable.which(target) and any(v.ndim == 0 for v in tensors.values()):
+        raise RuntimeError("a leaf is changed at a selected place")  # eager is asked for its own words
     if tensors:
         if given:
             if value.ndim and any(_is_mask(v) and (not v.ndim or value.dtype is not self.dtype)
