@@ -130,6 +130,8 @@ _rows("""
     im2col col2im fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2
     fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_fftshift fft_ifftshift _fft_c2c _fft_r2c _fft_c2r complex _to_copy
 """, total=True, saves=NOTHING)
+_rows("_efficient_attention_forward", total=True, differentiable=(True, False, False, False, False, False))
+_rows("_flash_attention_forward", total=True, differentiable=(True, False, False, False, False))
 _rows("_scaled_dot_product_flash_attention_for_cpu", total=True, differentiable=(True, False))
 _rows("""
     native_layer_norm _native_batch_norm_legit_no_training

@@ -21,6 +21,7 @@ from jit import torch_private
 from jit.runtime.direct import direct_call
 from jit.runtime.holding import behind
 from jit.runtime.names import Name, Naming, Unnameable, rule
+from jit.runtime.result_numbers import as_tensor
 
 OPERATOR = "jit::run_kernel"
 
@@ -183,7 +184,7 @@ class Operation(Spec):
     def call(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
         result = self.function(*[a.of(memory, numbers) for a in self.arguments])
         made = list(result) if isinstance(result, (list, tuple)) else [result]
-        return made if self.results else []
+        return [as_tensor(r) for r in made] if self.results else []
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
