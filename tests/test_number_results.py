@@ -37,7 +37,7 @@ def returned(x):
 
 def operands(x):
     y, count, factor = torch.ops.jit_numbers.counted(x.sin())
-    return y.cos() * count + factor, count
+    return y.cos() * count + factor, count, factor
 
 
 def stored(x):

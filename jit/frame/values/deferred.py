@@ -330,4 +330,5 @@ def number_read(s: Session, tensor: TensorValue) -> Value:
     error = Unsupported("a number that an operator returns is read before the graph has run",
                         kind="data-dependent-value")
     example = torch.zeros((), dtype=tensor.handle(s).dtype).item()
-    return Deferred(s, torch.Tensor.item, [tensor.detached(s)], {}, example, error, False)
+    apart = s.recording.tensor_of(s.tracer.fresh(s.tracer.builder.detach(tensor.handle(s).node)))
+    return Deferred(s, torch.Tensor.item, [apart], {}, example, error, False)
