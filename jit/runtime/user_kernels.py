@@ -181,8 +181,17 @@ class Operation(Spec):
     def function(self) -> Callable:
         return direct_call(self.name, self.device) or torch_private.operator_of(self.name)
 
+    @functools.cached_property
+    def takes(self) -> tuple[Callable, ...]:
+        return tuple([a.of for a in self.arguments])
+
+    def run(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
+        return super().run(memory, numbers) if self.written else self.call(memory, numbers)
+
     def call(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
-        result = self.function(*[a.of(memory, numbers) for a in self.arguments])
+        result = self.function(*[of(memory, numbers) for of in self.takes])
+        if type(result) is torch.Tensor and self.results == 1:
+            return [result]
         made = list(result) if isinstance(result, (list, tuple)) else [result]
         return [as_tensor(r) for r in made] if self.results else []
 
@@ -259,5 +268,7 @@ def define() -> torch.library.Library:
 
 
 def _run(spec: str, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
+    if not torch.is_grad_enabled():
+        return _specs[spec].run(memory, numbers)
     with torch.no_grad():
         return _specs[spec].run(memory, numbers)
