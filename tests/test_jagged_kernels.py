@@ -1,5 +1,5 @@
-"""Attention of jagged tensors by the kernels that GPUs have for all sequences at once. A CPU has none: they are given to
-PyTorch here, computed sequence by sequence, with the results and arguments of the real ones."""
+"""Attention of jagged tensors by the kernels that GPUs have for all sequences at once. A CPU has none: they are given
+to PyTorch here, computed sequence by sequence, with the results and arguments of the real ones."""
 
 import math
 

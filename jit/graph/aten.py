@@ -447,7 +447,8 @@ def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, .
     real = _ask(o, values, "cpu").result
     if real is None:  # it refuses zeros, such as a matrix that is not invertible
         return types
-    return tuple([a if a is None or not isinstance(r, torch.Tensor) or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
+    return tuple([a if a is None or not isinstance(r, torch.Tensor) or tuple(r.shape) != a.shape
+                  else a.replace(strides=r.stride())
                   for a, r in zip(types, several(real))])
 
 

@@ -295,7 +295,8 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     if not carrying:
         return None
     if any(is_hooked(outputs[i].node) for i in carrying):
-        raise NeedsEager("a tensor with a hook on its gradient is returned, or lives on behind a break", kind="autograd")
+        raise NeedsEager("a tensor with a hook on its gradient is returned, or lives on behind a break",
+                         kind="autograd")
     # Of a leaf that nobody has behind the call, nobody sees the gradient.
     shown = {None, *(h.base for h in outputs)}.intersection(tracer.made_leaves)
     if shown or tracer.made_leaves and not any(h.base.example.requires_grad for h in tracer.inputs):

@@ -1,5 +1,5 @@
-"""``Tensor.register_hook`` of a tensor that the program has just computed: where the hook only computes, it is a part of
-the graph of gradients, as the backward of a ``torch.autograd.Function`` that does nothing to the tensor itself is.
+"""``Tensor.register_hook`` of a tensor that the program has just computed: where the hook only computes, it is a part
+of the graph of gradients, as the backward of a ``torch.autograd.Function`` that does nothing to the tensor itself is.
 Only linear ones can be differentiated again, as eager does it, and only they are taken.
 
 A hook sees the whole gradient of its tensor, so this holds only while nothing else has been computed from it. A hook
