@@ -1,8 +1,8 @@
 """Numbers that operators return beside tensors, such as the longest sequence of a batch, or how many steps were made.
 
 In the graph such a result is a tensor without axes on the CPU, of the precision that Python's number has: the plan
-makes it of the number. The program has the number that is read off that tensor, as by ``item()``: behind the graph, or not at
-all where it is not used.
+makes it of the number. The program has the number that is read off that tensor, as by ``item()``: behind the graph, or
+not at all where it is not used.
 """
 
 from __future__ import annotations
