@@ -19,10 +19,12 @@ from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
 from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.nested import key, of_kind, replaced, several
+from jit.graph.number_results import NumberResult, type_of, type_of_value
 from jit.graph.op_info import op_info
 from jit.graph.probe import StandIns, ask
 from jit.graph.probed_sizes import dims_of, learned
 from jit.recent import Recent
+from jit.runtime.result_numbers import DTYPES
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
@@ -109,6 +111,24 @@ class Overload:
             self._composite = (self.name.startswith("aten::")
                                and any(map(self.op.has_kernel_for_dispatch_key, torch_private.COMPOSITES)))
         return self._composite
+
+    @property
+    def gives_tensors(self) -> bool:
+        """Whether it returns tensors, or a list of them, or numbers beside tensors."""
+        return self.returns == ["List[Tensor]"] or "Tensor" in self.returns and all(
+            r == "Tensor" or r in DTYPES or r == "List[Tensor]" for r in self.returns)
+
+    def draws(self, values: list[object]) -> bool:
+        """Whether a call takes random numbers: where it could for its dropout only, there has to be some."""
+        return self.random and not any(a.name == "dropout_p" and type(v) in (int, float) and v == 0
+                                       for a, v in zip(self.arguments, values))
+
+    def with_numbers(self, results: Node | tuple[Node | None, ...]) -> object:
+        """The nodes of its results, with those that are numbers to the program marked as such."""
+        if not isinstance(results, tuple) or DTYPES.keys().isdisjoint(self.returns):
+            return results
+        return tuple(NumberResult(n) if kind in DTYPES and n is not None else n
+                     for n, kind in zip(results, self.returns))
 
     def run(self, values: list[object]) -> torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]:
         """Call it with values of all arguments in schema order."""
@@ -216,7 +236,7 @@ def functional(b: Builder, name: str, args: Sequence[object], kwargs: dict[str, 
         raise Unsupported(f"{name} changes its arguments and has no functional form here", kind="mutating-op")
     if o.views:
         raise Unsupported(f"{name} returns a view that has no rule here", kind="unknown-function")
-    if not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
+    if not o.gives_tensors:
         raise Unsupported(f"{name} does not return tensors", kind="unknown-function")
     return o, values
 
@@ -253,12 +273,12 @@ def record(b: Builder, o: Overload, values: list[object], checked: bool = False)
     if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
         raise Unsupported(f"an argument of {o.name} that does not fit in 64 bits", kind="argument-error")
     types, values = result_types(o, values)
-    result = b.aten(o.name, o.overload, tuple(values), types, impure=o.random)
+    result = b.aten(o.name, o.overload, tuple(values), types, impure=o.draws(values))
     if checked:
         made = next(r for r in several(result) if r is not None)
         made = made.inputs[0] if made.op == "getitem" else made
         made.attrs = {**made.attrs, CHECKED: True}
-    return list(result) if o.returns == ["List[Tensor]"] else result
+    return list(result) if o.returns == ["List[Tensor]"] else o.with_numbers(result)
 
 
 def result_types(o: Overload, values: list[object]) -> tuple:
@@ -296,7 +316,8 @@ def types_by_probe(o: Overload, values: list[object]) -> tuple:
         types, shown = _by_plain_sizes(o, values)
     device = (torch.device(values[o.device_index]) if o.device_index is not None and values[o.device_index] is not None
               else _device(values))
-    types = tuple([None if t is None else t.replace(device=device) for t in types])
+    types = tuple([None if t is None else type_of(kind) if kind in DTYPES else t.replace(device=device)
+                   for t, kind in zip(types, (*o.returns, *(None for _ in types)))])
     return (types[0] if o.single else types), values, shown
 
 
@@ -324,9 +345,11 @@ def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, l
             result = o.run([StandIns(0, "meta").of(v) for v in values])
         except Exception as error:  # of the user's own kernel
             raise EagerRaises(error) from None
-    if not all(isinstance(r, torch.Tensor) for r in several(result)):
+    found = [_type_of(r).replace(device=device) if isinstance(r, torch.Tensor) else type_of_value(r)
+             for r in several(result)]
+    if None in found:
         raise EagerRaises(TypeError("it returns what is no tensor"))
-    types = tuple(_type_of(r).replace(device=device) for r in several(result))
+    types = tuple(found)
     return (types[0] if o.single else types), values
 
 
@@ -410,7 +433,7 @@ def _run_recorded(o: Overload, values: list[object], given: set[Node]) -> tuple 
     result = _ask(o, values, grad=True, leaves=given).result
     if result is None:  # there is no meta kernel
         return None
-    return tuple([r is not None and r.requires_grad for r in several(result)])
+    return tuple([isinstance(r, torch.Tensor) and r.requires_grad for r in several(result)])
 
 
 def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:
@@ -424,7 +447,8 @@ def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, .
     real = _ask(o, values, "cpu").result
     if real is None:  # it refuses zeros, such as a matrix that is not invertible
         return types
-    return tuple([a if a is None or tuple(r.shape) != a.shape else a.replace(strides=r.stride())
+    return tuple([a if a is None or not isinstance(r, torch.Tensor) or tuple(r.shape) != a.shape
+                  else a.replace(strides=r.stride())
                   for a, r in zip(types, several(real))])
 
 
@@ -438,7 +462,10 @@ def _with_values(o: Overload, values: list[object]) -> Answer:
     return answer
 
 
-def _type_of(t: torch.Tensor) -> TensorType:
+def _type_of(t: torch.Tensor | float) -> TensorType:
+    number = type_of_value(t)
+    if number is not None:
+        return number
     if t.layout is not torch.strided or t.is_quantized:
         raise Unsupported("a result that is sparse or quantized", kind="tensor-layout")
     return TensorType(tuple(t.shape), tuple(t.stride()), t.dtype, torch.device("cpu"))

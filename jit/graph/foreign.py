@@ -87,7 +87,7 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     if o is None:
         raise refuse("does not take these arguments as they are")
     o, values = o
-    if o.mutates or o.views or not o.returns or any(r not in ("Tensor", "List[Tensor]") for r in o.returns):
+    if o.mutates or o.views or not o.gives_tensors:
         raise refuse("changes or returns what is no new tensor")
     if o.data_dependent or not torch_private.has_kernel_for_key(o.op.name(), "Meta"):
         raise refuse("has no fake kernel that says the type of its result")
@@ -99,7 +99,8 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     except EagerRaises as raised:  # the operator itself may not raise
         raise refuse(f"has a fake kernel that raises {raised}") from None
     result = tracer.builder.aten(o.name, o.overload, tuple(values), types, impure=True)
-    return tracer.wrap(list(result) if o.returns == ["List[Tensor]"] else result, handles, False, 0, name)
+    result = list(result) if o.returns == ["List[Tensor]"] else o.with_numbers(result)
+    return tracer.wrap(result, handles, False, 0, name)
 
 
 def _bound(name: str, overload: object, nodes: list[float | Node],

@@ -36,6 +36,11 @@ def differentiated(node: Node) -> tuple:
     return tuple(x for x, g in zip(arguments, gradients) if g is not None)
 
 
+def is_hooked(node: Node) -> bool:
+    """Whether it is a tensor with a hook on its gradient, which whoever asks for that gradient is to see."""
+    return node.op == "getitem" and "hook" in node.inputs[0].attrs
+
+
 def parts(node: Node) -> tuple:
     """(results, arguments, tangents, gradients) of an ``autograd_function`` node; the gradients one for each argument,
     with None where there is none."""

@@ -32,8 +32,8 @@ class OpInfo:
     made_on_cpu: makes its result on the CPU whatever the default device is.
     typed_by_run: it has no kernel for meta tensors, and its result's sizes follow from those of its arguments: a run on
         zeros tells them.
-    untried: is not tried on stand-ins to find out whether eager refuses a call: it reaches what these do not have, such
-        as memory beyond the tensor's elements, or does more than to compute.
+    untried: is not tried on stand-ins to find out whether eager refuses a call, or its backward: it reaches what these
+        do not have, such as memory beyond the tensor's elements, or does more than to compute.
     fresh: a composite operator that is known to give new memory. Others may return an argument without saying so in
         their schema.
     images: the number of leading operands that are images, of a convolution.
@@ -130,6 +130,13 @@ _rows("""
     im2col col2im fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2
     fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_fftshift fft_ifftshift _fft_c2c _fft_r2c _fft_c2r complex _to_copy
 """, total=True, saves=NOTHING)
+# With made-up offsets of sequences a GPU's kernel would read beyond its rows.
+_rows("_efficient_attention_forward", total=True, untried=True,
+      differentiable=(True, False, False, False, False, False))
+_rows("_flash_attention_forward", total=True, untried=True, differentiable=(True, False, False, False, False))
+_rows("""
+    _cudnn_attention_forward _efficient_attention_backward _flash_attention_backward _cudnn_attention_backward
+""", untried=True)
 _rows("_scaled_dot_product_flash_attention_for_cpu", total=True, differentiable=(True, False))
 _rows("""
     native_layer_norm _native_batch_norm_legit_no_training

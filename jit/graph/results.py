@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from jit.errors import NeedsEager, Unsupported
 from jit.graph import saved_tensors
 from jit.graph.backward import is_spent
+from jit.graph.functions import is_hooked
 from jit.graph.dims import Dim
 from jit.graph.gradient_paths import carrying as carrying_nodes
 from jit.graph.handles import Base, TensorHandle, next_version, offset_in_base, overlaps_itself, replay, restriction
@@ -294,6 +295,9 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     tangents = tuple(i for i in carrying if i not in views)
     if not carrying:
         return None
+    if any(is_hooked(outputs[i].node) for i in carrying):
+        raise NeedsEager("a tensor with a hook on its gradient is returned, or lives on behind a break",
+                         kind="autograd")
     # Of a leaf that nobody has behind the call, nobody sees the gradient.
     shown = {None, *(h.base for h in outputs)}.intersection(tracer.made_leaves)
     if shown or tracer.made_leaves and not _all_reach_inputs(tracer, [outputs[i] for i in carrying]):

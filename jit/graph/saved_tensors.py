@@ -149,7 +149,7 @@ def _backward_error(event: Event) -> str | None:
             for n in d.type.shape:
                 int(n)  # recorded: the error tells the sizes
     key = _key(event)
-    if key is None:
+    if key is None or op_info(_name(event)).untried:
         return None
     if key not in _backwards:
         if len(_backwards) >= _KINDS:
@@ -179,10 +179,15 @@ def _key(event: Event) -> tuple[object, tuple[tuple[object, ...], ...], tuple[tu
 _OF_TYPES = ("dtype", "invalid gradient", "must match the size")  # in errors that do not depend on values
 
 
+def _name(event: Event) -> str:
+    """The operator's, as in its row."""
+    return getattr(event.fn, "__name__", "").partition(".")[0].rstrip("_")
+
+
 def _is_unequal(event: Event) -> bool:
     """Whether two operands differ in shape that the backward of an operation wants alike. The answer is recorded."""
     pair = [event.args[position] if position < len(event.args) else event.kwargs.get(name)
-            for name, position in op_info(getattr(event.fn, "__name__", "").rstrip("_")).backward_equal]
+            for name, position in op_info(_name(event)).backward_equal]
     return (bool(pair) and all(isinstance(v, Described) for v in pair)
             and not equal_ints(pair[0].type.shape, pair[1].type.shape))
 

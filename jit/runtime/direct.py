@@ -15,6 +15,7 @@ from typing import Any
 
 from jit import torch_private
 from jit.runtime import names
+from jit.runtime.result_numbers import DTYPES
 
 _TYPES = frozenset(("Tensor", "int", "SymInt", "float", "bool", "str"))
 
@@ -29,10 +30,16 @@ def direct_call(name: str, device: str) -> Callable | None:
     wrapped = known._backend_fns.get(device, known._backend_fns.get(None))
     if (wrapped is None or schema.is_mutable or not torch_private.any_aliased
             or any(a.kwarg_only or not _is_plain(str(a.type)) for a in schema.arguments)
-            or any(r.alias_info is not None or str(r.type) not in ("Tensor", "List[Tensor]") for r in schema.returns)):
+            or any(r.alias_info is not None for r in schema.returns)
+            or not _are_results([str(r.type) for r in schema.returns])):
         return None
     return _direct(name, device, weakref.ref(known), weakref.ref(wrapped),
                    weakref.ref(torch_private.registered_kernel(wrapped)))
+
+
+def _are_results(types: list[str]) -> bool:
+    """Whether a call with results of these types is a step: tensors, or numbers beside tensors, or a list of them."""
+    return types == ["List[Tensor]"] or "Tensor" in types and set(types) <= {"Tensor", *DTYPES}
 
 
 def _is_plain(type_: str) -> bool:

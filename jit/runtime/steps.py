@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Optional
 import torch
 
 from jit import torch_private
+from jit.runtime.result_numbers import as_tensor
 
 
 def numbers(names: Sequence[str], regs: Sequence[int]) -> str:
@@ -395,6 +396,7 @@ class Aten(_Operator):
         result = fn(*values[:n], **{a.name: v for a, v in zip(arguments[n:], values[n:])})
         results = result if isinstance(result, (tuple, list)) else (result,)
         for slot, value, expected in zip(self.outs, results, self.expect or (None,) * len(self.outs)):
+            value = as_tensor(value)
             if expected is not None:
                 sizes, strides = map(machine.values, expected[:2])
                 assert list(value.shape) == sizes, (self.name, value.shape, sizes)

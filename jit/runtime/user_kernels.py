@@ -21,6 +21,7 @@ from jit import torch_private
 from jit.runtime.direct import direct_call
 from jit.runtime.holding import behind
 from jit.runtime.names import Name, Naming, Unnameable, rule
+from jit.runtime.result_numbers import as_tensor
 
 OPERATOR = "jit::run_kernel"
 
@@ -180,10 +181,19 @@ class Operation(Spec):
     def function(self) -> Callable:
         return direct_call(self.name, self.device) or torch_private.operator_of(self.name)
 
+    @functools.cached_property
+    def takes(self) -> tuple[Callable, ...]:
+        return tuple([a.of for a in self.arguments])
+
+    def run(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
+        return super().run(memory, numbers) if self.written else self.call(memory, numbers)
+
     def call(self, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
-        result = self.function(*[a.of(memory, numbers) for a in self.arguments])
+        result = self.function(*[of(memory, numbers) for of in self.takes])
+        if type(result) is torch.Tensor and self.results == 1:
+            return [result]
         made = list(result) if isinstance(result, (list, tuple)) else [result]
-        return made if self.results else []
+        return [as_tensor(r) for r in made] if self.results else []
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -258,5 +268,7 @@ def define() -> torch.library.Library:
 
 
 def _run(spec: str, memory: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> list:
+    if not torch.is_grad_enabled():
+        return _specs[spec].run(memory, numbers)
     with torch.no_grad():
         return _specs[spec].run(memory, numbers)

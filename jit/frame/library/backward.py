@@ -11,6 +11,7 @@ import torch
 from ... import torch_private
 from ...errors import Unsupported
 from ...graph import backward as graph
+from ...graph.functions import is_hooked
 from ...runtime import facts
 from .. import source as src
 from ..tables import on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
@@ -85,6 +86,8 @@ def _differentiate(s: Session, roots: list[Value], tangents: list[None], wrt: li
         raise _break("backward() through an operation whose gradient is left to eager")
     _process_group_is_absent(s)
     handles = [v.handle(s) for v in roots]
+    if any(is_hooked(v.handle(s).node) for v in wrt):
+        raise _break("a gradient with respect to a tensor that has a hook")
     found = graph.record(s.tracer, handles, tangents, [v.handle(s) for v in wrt], keep, create, as_leaves)
     return [None if h is None else s.recording.tensor_of(h) for h in found]
 

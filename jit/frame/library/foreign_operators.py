@@ -16,7 +16,9 @@ from ...errors import Unsupported
 from ...graph import foreign
 from ...graph.binding import resolve
 from ...graph.launches import Call
+from ...graph.number_results import type_of
 from ...runtime.direct import direct_call
+from ...runtime.result_numbers import DTYPES
 from ...runtime.user_kernels import Operation
 from .. import source as src
 from ..quiet import is_quiet
@@ -25,6 +27,7 @@ from ..tables import wrapper
 from ..values import batched
 from ..values.base import Value
 from ..values.containers import ListValue, TupleValue
+from ..values.deferred import number_read
 from ..values.functions import BuiltinValue
 from . import autograd_functions
 
@@ -114,6 +117,7 @@ class _Call:
         results = self.record(given, [], types)
         if str(schema.returns[0].type) == "List[Tensor]":
             return ListValue(results)
+        results = [number_read(s, v) if str(r.type) in DTYPES else v for r, v in zip(schema.returns, results)]
         return results[0] if len(schema.returns) == 1 else TupleValue(results)
 
     def record(self, given: list[Value], written: list[Value], types: tuple) -> list[Value]:
@@ -167,8 +171,16 @@ class _Call:
         with s.speculate(raises=True) as attempt:
             result = self.without_gradients(lambda: fake.call(s, args, kwargs))
             made = result.items_list(s) if result.builtin in (tuple, list) else [result]
-            found = tuple(v.handle(s).type for v in made)
+            found = tuple(self.type_of_result(str(r.type), v) for r, v in zip(self.kinds(len(made)), made))
         return None if not attempt.went_through or s.effects.since(start) else found
+
+    def kinds(self, count: int) -> list:
+        """The results of the schema, for ``count`` that there are."""
+        returns = list(self.schema.returns)
+        return returns if len(returns) == count else returns * count
+
+    def type_of_result(self, kind: str, value: Value) -> Any:
+        return type_of(kind) if kind in DTYPES else value.handle(self.s).type
 
     # what is followed
 

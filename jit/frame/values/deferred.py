@@ -323,3 +323,12 @@ def defer(s: Session, fn: object, args: list[Value], kwargs: dict[str, Value], e
     made = Deferred(s, fn, list(args), dict(kwargs), example, error, view, refuses)
     made.first = s.lazy_reads and fn in _READERS and first_reads.possible(s, handles[0])
     return read_numbers.elements(s, made) if name == "tolist" else made
+
+
+def number_read(s: Session, tensor: TensorValue) -> Value:
+    """The number that an operator has given beside its tensors: read off a tensor of the graph (``number_results``)."""
+    error = Unsupported("a number that an operator returns is read before the graph has run",
+                        kind="data-dependent-value")
+    example = torch.zeros((), dtype=tensor.handle(s).dtype).item()
+    apart = s.recording.tensor_of(s.tracer.fresh(s.tracer.builder.detach(tensor.handle(s).node)))
+    return Deferred(s, torch.Tensor.item, [apart], {}, example, error, False)

@@ -8,8 +8,10 @@ import torch
 
 from ...graph.dims import Dim
 from ...graph.handles import SymSize, TensorHandle
+from ...graph.number_results import NumberResult
 from .base import Value
 from .containers import ListValue, TupleValue
+from .deferred import number_read
 from .numbers import DimValue
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ def lift(s: Session, result) -> Value:
     """The value of a result of the tracer."""
     if isinstance(result, TensorHandle):
         return s.recording.tensor_of(result)
+    if isinstance(result, NumberResult):
+        return number_read(s, s.recording.tensor_of(s.tracer.fresh(result.node)))
     if isinstance(result, Dim):
         return DimValue(result)
     if isinstance(result, (torch.Size, SymSize)):

@@ -37,6 +37,8 @@ def draws(node: Node) -> bool:
     names = [a.name for a in torch_private.schema(operator(target, overload)).arguments] if of_torch else ()
     if "dropout" in names and "train" in names:
         return bool(args[names.index("dropout")] and args[names.index("train")])
+    if "dropout_p" in names:
+        return node.impure
     return node.impure or torch.Tag.nondeterministic_seeded in operator(target, overload).tags
 
 
@@ -98,7 +100,7 @@ def _undefined(target: str, overload: str, args: tuple[object, ...], inputs: tup
     if results is None:  # it refuses these values
         return []
     results = [r for r, p in zip(several(results), present) if p
-               and r.requires_grad]
+               and isinstance(r, torch.Tensor) and r.requires_grad]
     found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted],
                        [torch.ones_like(r) for r in results], allow_unused=True).result
     if found is None:
@@ -132,7 +134,7 @@ def run(op: object, args: list[object], kwargs: dict[str, None], wanted: list[to
     with torch.enable_grad():
         results = op(*replaced(torch.Tensor, fresh, args), **replaced(torch.Tensor, fresh, kwargs))
         pairs = [(r, t) for r, t in zip(several(results), tangents)
-                 if t is not None and r is not None and r.requires_grad]
+                 if t is not None and isinstance(r, torch.Tensor) and r.requires_grad]
         sources = [leaves[id(w)][1] for w in wanted]
         if not pairs:
             return [torch.zeros_like(s) for s in sources]

@@ -11,6 +11,7 @@ import torch
 
 from jit.errors import Unsupported
 from jit.graph.ir import TensorType
+from jit.graph.number_results import type_of
 from jit.graph.registry import extern, python_function
 
 if TYPE_CHECKING:
@@ -53,3 +54,21 @@ def _attention(t: Tracer, q: TensorHandle, k: TensorHandle, v: TensorHandle, q_o
     type_ = TensorType.contiguous((*q.shape[:2], v.shape[2]), q.dtype, q.device)
     made = t.builder.aten(ATTENTION, "", (q.node, k.node, v.node, q_offsets.node, k_offsets.node, scale), type_)
     return t.fresh(made, t.grad_enabled and any(h.requires_grad for h in (q, k, v)))
+
+
+@extern("_efficient_attention_forward")
+def efficient_attention(q: TensorType, k: TensorType, v: TensorType, bias: TensorType | None,
+                        q_offsets: TensorType | None, k_offsets: TensorType | None, q_longest: IntExpr | None,
+                        k_longest: IntExpr | None, dropout_p: float, mask_kind: int, sums: bool = False,
+                        *rest: object) -> tuple:
+    """A GPU's kernel for rows (1, rows, heads, width) of all sequences. Its sums have room for whole blocks of the
+    longest."""
+    if q.rank != 4 or q_offsets is not None and q_longest is None:
+        return NotImplemented
+    n, rows, heads, _ = q.shape
+    places, longest = (n, rows) if q_offsets is None else (q_offsets.shape[0] - 1, q_longest)
+    room = (longest + 31) // 32 * 32 if sums else 0
+    state = TensorType.contiguous((), torch.int64, q.device)
+    return (TensorType.contiguous((n, rows, heads, v.shape[3]), q.dtype, q.device),
+            TensorType.contiguous((places, heads, room), torch.float32, q.device), state, state,
+            type_of("int"), type_of("int"))

@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 
@@ -553,10 +554,18 @@ class Run {
     } else {
       for (size_t i = 0; i < a.outs.size(); ++i) {
         if (a.outs[i] < 0) continue;
-        TORCH_CHECK(stack.at(i).isTensor(), a.name, " did not return a tensor as result ", i);
-        take(i, std::move(stack.at(i)).toTensor());
+        take(i, result_of(std::move(stack.at(i)), a, i));
       }
     }
+  }
+
+  // A result as a tensor; see graph/number_results.py.
+  static Tensor result_of(c10::IValue&& v, const AtenStep& a, size_t i) {
+    if (v.isTensor()) return std::move(v).toTensor();
+    TORCH_CHECK(v.isInt() || v.isDouble() || v.isBool(), a.name, " returned neither a tensor nor a number as result ",
+                i);
+    at::ScalarType dtype = v.isInt() ? at::kLong : v.isDouble() ? at::kDouble : at::kBool;
+    return at::scalar_tensor(v.toScalar(), at::TensorOptions(dtype));
   }
 
   // New memory of an operator, which kernels take for aligned. Some operators, as `diagonal_scatter`, make a storage
