@@ -17,7 +17,7 @@ import torch
 
 from jit import failures, torch_private
 from jit.devices import backend
-from jit.errors import JitError, NeedsEager, Unsupported
+from jit.errors import EagerRaises, JitError, NeedsEager, Unsupported
 from jit.graph import (
     aten, autocast, changes, constants, foreign, layout, memory, pairs, refusals, results, saved_tensors,
     unstated_views, unwritable,
