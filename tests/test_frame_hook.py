@@ -615,3 +615,37 @@ def test_modules_that_come_and_go_are_compiled_a_few_times():
         gc.collect()
         counts.append(captures_so_far())
     assert counts[-1] == counts[-5] and served(c) > 0
+
+
+def test_a_callee_whose_graph_raises():
+    """What eager raises, raised by the function's own code, and no more than once for a call."""
+    ran, breaking = [], jit.disable(lambda: None)
+
+    def callee(t, i):
+        ran.append(1)
+        return torch.index_select(t, 0, i) + 1
+
+    def library(t, i):
+        out = []
+        re.sub("x", lambda m: out.append(callee(t, i)) or "", "x")
+        return out[0]
+
+    def f(t, i):
+        y = t + 1
+        breaking()
+        return library(y, i)
+
+    for backend in ("jit", "eager"):
+        fast = jit.compile(f, backend=backend)
+        for i in (0, 2, 5, 1, 7, 9):
+            place = torch.tensor([i])
+            ran.clear()
+            if i < 3:
+                same(f(ONES, place), fast(ONES, place))
+            else:
+                with pytest.raises(IndexError) as want:
+                    f(ONES, place)
+                with pytest.raises(IndexError) as got:
+                    fast(ONES, place)
+                assert str(got.value) == str(want.value)
+            assert len(ran) == 2, "once each"

@@ -319,12 +319,12 @@ PyObject* call_original(DispatcherObject* d, const Original& original, PyObject*
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
-PyObject* settle(PyObject* result);
+PyObject* settle(PyObject* result, PyObject* code);
 
 // Tells the trial that a call was part of what came of it. Takes the reference to `result`.
-PyObject* tried(const Original& original, PyObject* result) {
+PyObject* tried(const Original& original, PyObject* result, PyObject* code) {
   if (!original.trial) return result;
-  result = settle(result);
+  result = settle(result, code);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   Ref told = Ref::steal(PyObject_CallMethod(original.trial.get(), "end", "(O)", result ? result : Py_NotImplemented));
@@ -348,33 +348,42 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   if (d->simple && nargs == d->argcount && (!kwnames || PyTuple_GET_SIZE(kwnames) == 0)) {
     PyObject* result =
         dispatch(d, const_cast<PyObject**>(args), nargs, nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET, original);
-    return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
+    return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result,
+                 d->code);
   }
   Locals locals(local_count(d));
   int bound = bind(d, args, nargs, kwnames, locals);
   if (bound < 0) return nullptr;
   if (!bound) return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   PyObject* result = dispatch(d, locals.values, locals.n, PY_VECTORCALL_ARGUMENTS_OFFSET, original);
-  return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
+  return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result,
+               d->code);
 }
 
-// The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`.
-PyObject* settle(PyObject* result) {
+// The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`. A
+// function that is no dispatcher is the original, with this code, which runs as it is: served once more it would only
+// fail again.
+PyObject* settle(PyObject* result, PyObject* code) {
   while (result && Py_IS_TYPE(result, &TailCallType)) {
     auto* call = reinterpret_cast<TailCallObject*>(result);
     Ref fn = Ref::share(call->fn), args = Ref::share(call->args);
     Py_DECREF(result);
     PyObject** items = reinterpret_cast<PyTupleObject*>(args.get())->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(args.get());
-    result = Py_IS_TYPE(fn.get(), &DispatcherType) ? call_free(cast(fn.get()), items, (size_t)n, nullptr)
-                                                   : PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
+    if (Py_IS_TYPE(fn.get(), &DispatcherType)) {
+      code = cast(fn.get())->code;
+      result = call_free(cast(fn.get()), items, (size_t)n, nullptr);
+    } else {
+      PassOnce pass(code);
+      result = PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
+    }
   }
   return result;
 }
 
 PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   DispatcherObject* d = cast(object);
-  if (!d->bound_self) return settle(call_free(d, args, nargsf, kwnames));
+  if (!d->bound_self) return settle(call_free(d, args, nargsf, kwnames), d->code);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), nkw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   if (nargsf & PY_VECTORCALL_ARGUMENTS_OFFSET) {
     // The slot before the arguments is ours for the length of the call.
@@ -384,13 +393,13 @@ PyObject* dispatcher_call(PyObject* object, PyObject* const* args, size_t nargsf
     shifted[0] = self.get();
     PyObject* result = call_free(d, shifted, (size_t)nargs + 1, kwnames);
     shifted[0] = saved;
-    return settle(result);
+    return settle(result, d->code);
   }
   std::vector<PyObject*> all(nargs + nkw + 2);
   Ref self = Ref::share(d->bound_self);
   all[1] = self.get();
   if (nargs + nkw) std::memcpy(all.data() + 2, args, (nargs + nkw) * sizeof(PyObject*));
-  return settle(call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames));
+  return settle(call_free(d, all.data() + 1, ((size_t)nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames), d->code);
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------
@@ -670,13 +679,13 @@ PyMethodDef methods[] = {
 
 bool dispatcher_check(PyObject* object) { return Py_IS_TYPE(object, &DispatcherType); }
 
-bool dispatcher_serve(PyObject* dispatcher, PyObject** locals, Py_ssize_t n, PyObject** result) {
+bool dispatcher_serve(PyObject* dispatcher, PyObject* code, PyObject** locals, Py_ssize_t n, PyObject** result) {
   Ref self = Ref::share(dispatcher);
   if (capturing || in_eager.load(std::memory_order_relaxed) || !cast(dispatcher)->fn) return false;
   Original original;
   PyObject* got = dispatch(cast(dispatcher), locals, n, 0, original);
   if (original.wanted) return false;
-  *result = settle(got);
+  *result = settle(got, code);
   return true;
 }
 

@@ -139,7 +139,8 @@ bool serve(RegionObject* region, _PyInterpreterFrame* frame, PyObject** result) 
   PyObject** values = many.empty() ? few : many.data();
   for (Py_ssize_t i = 0; i < free; ++i) values[i] = PyTuple_GET_ITEM(closure, i);
   for (Py_ssize_t i = 0; i < n; ++i) values[free + i] = frames::slot(frame, (int)i);
-  bool done = dispatcher_serve(dispatcher.get(), values, free + n, result);
+  bool done =
+      dispatcher_serve(dispatcher.get(), reinterpret_cast<PyObject*>(frames::code_of(frame)), values, free + n, result);
   if (done) ++region->served;
   return done;
 }

@@ -50,9 +50,9 @@ void skip_code(PyObject* code);
 
 bool region_check(PyObject* object);
 
-// Calls what `dispatcher` has for a frame's bound locals. False: the frame has to be evaluated; else *result is a new
-// reference, or null with an error set.
-bool dispatcher_serve(PyObject* dispatcher, PyObject** locals, Py_ssize_t n, PyObject** result);
+// Calls what `dispatcher` has for the bound locals of a frame of `code`. False: the frame has to be evaluated; else
+// *result is a new reference, or null with an error set.
+bool dispatcher_serve(PyObject* dispatcher, PyObject* code, PyObject** locals, Py_ssize_t n, PyObject** result);
 bool dispatcher_check(PyObject* object);
 
 }  // namespace jit
