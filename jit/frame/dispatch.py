@@ -212,16 +212,17 @@ def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.Functi
 
 
 def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionType:
-    """A function (cells..., arguments...) that calls ``code`` over these cells with these arguments."""
+    """A function (cells..., arguments...) that calls ``code`` over these cells with these arguments, as it is."""
     cells = [f"c{i}" for i in range(len(code.co_freevars))]
     rest = [f"a{i}" for i in range(code.co_argcount)]
     given = list(rest)
     if rest:  # it lets go of the arguments before the call: a generator among them is closed when the program drops it
         given[-1] = f"({rest[-1]}, {', '.join(f'({a} := None)' for a in rest)})[0]"
     text = (
-        f"lambda {', '.join(cells + rest)}: function(code, namespace, name, None, "
-        f"({', '.join(cells)},))({', '.join(given)})")
-    call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name})
+        f"lambda {', '.join(cells + rest)}: call_original(function(code, namespace, name, None, "
+        f"({', '.join(cells)},)), {', '.join(given)})")
+    call = eval(text, {"function": types.FunctionType, "code": code, "namespace": namespace, "name": code.co_name,
+                       "call_original": native().call_original})
     call._jit_resumed, call._jit_namespace = code, namespace
     return call
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from jit import torch_private
+from jit.runtime import native
 
 if TYPE_CHECKING:
     import types
@@ -72,7 +73,7 @@ def is_foreign(error: Exception, repeatable: bool) -> bool:
 
 def _run(records: list[tuple], original: Callable, *args: object) -> Any:
     with _Happened(records):
-        return original(*args)
+        return native().call_original(original, *args)
 
 
 def again(call: Callable, records: list[tuple]) -> Callable:

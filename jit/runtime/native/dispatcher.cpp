@@ -358,6 +358,15 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
   return tried(original, original.wanted ? call_original(d, original, fn.get(), args, nargsf, kwnames) : result);
 }
 
+// A call that a target asks for. A function is the original of a compiled one whose plan has failed: where frames are
+// served, its frame is not, or it would come to that plan again.
+PyObject* call_asked(PyObject* fn, PyObject* const* args, Py_ssize_t n) {
+  if (Py_IS_TYPE(fn, &DispatcherType)) return call_free(cast(fn), args, (size_t)n, nullptr);
+  if (!PyFunction_Check(fn)) return PyObject_Vectorcall(fn, args, (size_t)n, nullptr);
+  PassOnce pass(PyFunction_GET_CODE(fn));
+  return PyObject_Vectorcall(fn, args, (size_t)n, nullptr);
+}
+
 // The result of a target, or of the last of the calls that it has asked for. Takes the reference to `result`.
 PyObject* settle(PyObject* result) {
   while (result && Py_IS_TYPE(result, &TailCallType)) {
@@ -366,8 +375,7 @@ PyObject* settle(PyObject* result) {
     Py_DECREF(result);
     PyObject** items = reinterpret_cast<PyTupleObject*>(args.get())->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(args.get());
-    result = Py_IS_TYPE(fn.get(), &DispatcherType) ? call_free(cast(fn.get()), items, (size_t)n, nullptr)
-                                                   : PyObject_Vectorcall(fn.get(), items, (size_t)n, nullptr);
+    result = call_asked(fn.get(), items, n);
   }
   return result;
 }
@@ -657,7 +665,14 @@ PyObject* py_set_in_eager(PyObject*, PyObject* value) {
   return PyBool_FromLong(in_eager.exchange(on));
 }
 
+PyObject* py_call_original(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (n < 1) raise(PyExc_TypeError, "call_original(fn, *args)");
+  return call_asked(args[0], args + 1, n - 1);
+}
+
 PyMethodDef methods[] = {
+    {"call_original", (PyCFunction)(void (*)(void))Entry<py_call_original>::call, METH_FASTCALL,
+     "call_original(fn, *args): of a function whose compiled form has failed, also where frames are served."},
     {"set_in_eager", Entry<py_set_in_eager>::call, METH_O,
      "set_in_eager(bool) -> the state before: while set, all dispatchers run their original."},
     {"set_capturing", Entry<py_set_capturing>::call, METH_O,
