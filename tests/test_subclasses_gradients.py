@@ -43,6 +43,28 @@ def test_gradient(name):
     same(found[0], found[2], rtol=1e-5)
 
 
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func in (torch.sum, torch.Tensor.sum) else out
+
+
+@pytest.mark.parametrize("inner", [lambda x: x.sum(), lambda x: (x * 3).sum() * x.mean()])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_plain_result_under_a_mode_and_then_one_of_the_class(inner, backend):
+    def fn(x, p):
+        with Doubling():
+            return inner(x) + torch.sum(p), inner(x) * p
+
+    found = []
+    for run in (fn, jit.compile(fn, backend=backend)):
+        x, p = torch.arange(3.0).requires_grad_(), Pair(torch.ones(2, 3), torch.arange(6.0).view(2, 3))
+        total, product = run(x, p)
+        found.append(taken_apart([total.detach(), product.detach(),
+                                  torch.autograd.grad(total.sum() + product.sum(), x)[0]]))
+    same(found[0], found[1], rtol=1e-5)
+
+
 def test_a_gradient_of_another_context():
     class Marked(Pair):
         @staticmethod
