@@ -43,6 +43,28 @@ def test_gradient(name):
     same(found[0], found[2], rtol=1e-5)
 
 
+PLACES = {"a row": lambda p: p, "a row of a view": lambda p: p[1:], "of a result": lambda p: (p * 2).detach()}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("key", [0, slice(None, None, 2), ...])
+def test_a_number_put_at_a_place(name, key):
+    def fn(p):
+        q = PLACES[name](p)
+        try:
+            q[key] = 5
+        except RuntimeError as error:
+            return str(error)
+        return q.a, q.b
+
+    found = []
+    for run in (fn, jit.compile(fn, fullgraph=True)):
+        torch.manual_seed(0)
+        p = wanted(3, 4)
+        found.append(taken_apart([run(p), p.detach()]))
+    same(found[0], found[1])
+
+
 class Doubling(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
