@@ -396,8 +396,9 @@ cuda_sleep = optional("cuda._sleep", "keeps a GPU waiting while what is timed is
 ANSWERS = {
     None: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK)
                 for name in ("_get_tracing_state", "_log_api_usage_once")),
-    False: tuple(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
-        "_is_tracing", "_are_functorch_transforms_active", "_is_fake_tensor")),
+    False: (*(optional(f"_C.{name}", "asked by PyTorch's Python code", _BREAK) for name in (
+        "_is_tracing", "_are_functorch_transforms_active")),
+        *filter(None, [getattr(torch._C, "_is_fake_tensor", None)])),  # torch 2.15
 }
 
 # What else is asked of the state of the process, by functions that change nothing and take nothing. Switches that

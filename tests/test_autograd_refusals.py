@@ -198,3 +198,30 @@ def test_refused_after_a_change(first, dynamic):
         seen, wanted = [], []
         assert refusal(compiled, x, seen) == refusal(fn, y, wanted), name
         assert torch.equal(base, of_eager) and torch.equal(x, y) and seen == wanted, name
+
+
+STRIDED = {"every other": lambda y: y[:, ::2], "column": lambda y: y[:, 1], "transposed": lambda y: y.t()[1:],
+           "expanded": lambda y: y[:, :1].expand(3, 4)}
+
+
+@pytest.mark.parametrize("view", STRIDED)
+def test_a_strided_view_of_a_result_is_written(view):
+    """What is asked of eager about a write is asked of a result of these strides, and not of a view of a leaf."""
+    def fn(x):
+        y = x * 2
+        shown = STRIDED[view](y)
+        try:
+            shown += 1
+        except RuntimeError as error:
+            return str(error)
+        return (y * y).sum()
+
+    found = []
+    for run in (fn, jit.compile(fn)):
+        x = torch.arange(12.0).view(3, 4).requires_grad_()
+        result = run(x)
+        if torch.is_tensor(result):
+            result.backward()
+            result = float(result.detach()), x.grad.tolist()
+        found.append(result)
+    assert found[0] == found[1]

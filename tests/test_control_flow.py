@@ -196,3 +196,19 @@ def test_a_predicate_that_is_an_argument_is_read_first():
         x = torch.randn(3, requires_grad=True)
         torch.testing.assert_close(compiled(torch.tensor(p), x), x.sin() if p else x.cos())
     assert len(compiled.entries) == 2
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_branch_that_raises_is_none_if_it_is_not_taken(value, backend):
+    def fn(cond, x):
+        try:
+            return cond(x.sum() > 0, lambda a: a.sin(), lambda a: a + torch.ones(7), (x,))
+        except RuntimeError as error:
+            return str(error)
+
+    x = torch.full((3,), value)
+    expected, compiled = fn(_taken, x), jit.compile(lambda x: fn(torch.cond, x), backend=backend)
+    for _ in range(2):
+        found = compiled(x)
+        assert found == expected if isinstance(expected, str) else torch.allclose(found, expected)

@@ -53,6 +53,28 @@ def check(make, *arguments, calls=3, least=1, most=None):
     return c
 
 
+def test_a_served_function_whose_plan_raises():
+    """The error comes from its original, which is not served again."""
+    def make():
+        def put(t):
+            t.index_put_((torch.arange(3.0) > 1,), torch.tensor(3.0))
+            return t * 2
+
+        def fn(x, y):
+            found = []
+            for t in (x, y, x):
+                try:
+                    found += call_by_c(put, t)
+                except IndexError as error:
+                    found.append(str(error))
+            return found, x, y
+
+        return fn
+
+    check(make, torch.ones(3), torch.ones(2, 3), least=0)
+    check(make, torch.ones(2, 3), torch.ones(3), least=0)
+
+
 def test_key_functions():
     def make():
         def key(t):

@@ -43,6 +43,50 @@ def test_gradient(name):
     same(found[0], found[2], rtol=1e-5)
 
 
+PLACES = {"a row": lambda p: p, "a row of a view": lambda p: p[1:], "of a result": lambda p: (p * 2).detach()}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("key", [0, slice(None, None, 2), ...])
+def test_a_number_put_at_a_place(name, key):
+    def fn(p):
+        q = PLACES[name](p)
+        try:
+            q[key] = 5
+        except RuntimeError as error:
+            return str(error)
+        return q.a, q.b
+
+    found = []
+    for run in (fn, jit.compile(fn, fullgraph=True)):
+        torch.manual_seed(0)
+        p = wanted(3, 4)
+        found.append(taken_apart([run(p), p.detach()]))
+    same(found[0], found[1])
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func in (torch.sum, torch.Tensor.sum) else out
+
+
+@pytest.mark.parametrize("inner", [lambda x: x.sum(), lambda x: (x * 3).sum() * x.mean()])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_plain_result_under_a_mode_and_then_one_of_the_class(inner, backend):
+    def fn(x, p):
+        with Doubling():
+            return inner(x) + torch.sum(p), inner(x) * p
+
+    found = []
+    for run in (fn, jit.compile(fn, backend=backend)):
+        x, p = torch.arange(3.0).requires_grad_(), Pair(torch.ones(2, 3), torch.arange(6.0).view(2, 3))
+        total, product = run(x, p)
+        found.append(taken_apart([total.detach(), product.detach(),
+                                  torch.autograd.grad(total.sum() + product.sum(), x)[0]]))
+    same(found[0], found[1], rtol=1e-5)
+
+
 def test_a_gradient_of_another_context():
     class Marked(Pair):
         @staticmethod

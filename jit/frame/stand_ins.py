@@ -53,6 +53,7 @@ class StandIn(torch.Tensor):
 
     value: TensorValue
     asker: Asker
+    placed = False  # its history only says what autograd takes the tensor for; see ``_placed``
     __torch_function__ = torch_private.no_function  # type: ignore[assignment]
 
     @classmethod
@@ -100,7 +101,9 @@ def _placed(made: StandIn, unwritable: str | None) -> StandIn:
     made.asker = Alike()  # type: ignore[assignment]
     operator = torch.ops.aten.clone if unwritable is None else torch.ops.aten.alias
     with torch.enable_grad(), torch_private.WithoutFunctionOfClasses():
-        return operator(made)
+        found = operator(made)
+    found.placed = True
+    return found
 
 
 class Operators:
@@ -239,7 +242,8 @@ class Asker:
                               "where gradients are recorded", "use the operation that gives a new tensor",
                               kind="gradient")
         for made in _stand_ins((result,)):
-            if not made.is_leaf and not any(made is t for t in mine):  # a leaf stands for what has its history already
+            # A leaf, or one that is placed, stands for what has its history already.
+            if not made.is_leaf and not made.placed and not any(made is t for t in mine):
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
         if not self.depth:
             self.with_history(result, mine)

@@ -52,7 +52,7 @@ def _foreach(t, name: str, args, kwargs):
         raise Unsupported(f"{name}_ on tensors that share memory", "use separate operations", kind="aliased-mutation")
     for target, v in zip(targets, value):
         _check_result_dtype(v.type.dtype, target.type.dtype)
-        t.write(target, v, [target, *(h for h in handles if h.requires_grad)])
+        t.write(target, v, [target, *(h for h in handles if h.requires_grad)], inplace=False)
     return targets if foreach_returns_list() else None
 
 
@@ -96,7 +96,7 @@ def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
                                  "nothing", "give it the result's shape", kind="out-argument")
             raise OtherShape([v.type for v in values])
     for target, v in zip(targets, values):
-        t.write(target, v, handles)
+        t.write(target, v, handles, inplace=False)
     if isinstance(value, NamedResult):
         return NamedResult(getattr(torch.return_types, f"{name}_out", value.cls), value.fields, targets)
     return out

@@ -90,7 +90,7 @@ def seed_generator(tracer: Tracer, generator, seed) -> None:
     if isinstance(seed, (bool, float, str, type(None))):
         try:
             torch.Generator().manual_seed(seed)
-        except Exception as error:
+        except Exception as error:  # eager's own
             raise EagerRaises(error) from None
     _record(tracer, "seed_generator", (generator, _seed(seed)), _NOTHING)
 

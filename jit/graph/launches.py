@@ -89,9 +89,9 @@ class Call:
             base = self.bases[k]
             whole = TensorHandle(tracer, base, (), base.node, base.requires_grad)
             if not seen:
-                tracer.write(attribute(tracer, whole, "data"), b.detach(node))
+                tracer.write(attribute(tracer, whole, "data"), b.detach(node), inplace=False)
                 continue
-            tracer.write(whole, b.detach(node))
+            tracer.write(whole, b.detach(node), inplace=False)
             wrote, tracer.wrote = tracer.wrote, ()
             saved_tensors.note(tracer, torch.Tensor.copy_, (whole, tracer.fresh(node)), {}, whole, wrote, b.loc)
         return list(several(results)[len(written):])

@@ -86,6 +86,7 @@ class Tracer:
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
+        self.captured_before = 0  # memory from outside of a gradient of torch.func; 0 where there is none
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
@@ -582,13 +583,17 @@ class Tracer:
         view.chain[-1].restricted = why
         self.set(view.base, "restricted", (*view.base.restricted, weakref.ref(view)))
 
-    def write(self, target: TensorHandle, value: Node, handles: Sequence[TensorHandle] = ()) -> None:
-        """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view
-        chain."""
+    def write(self, target: TensorHandle, value: Node, handles: Sequence[TensorHandle] = (),
+              inplace: bool = True) -> None:
+        """Make ``value`` (cast and broadcast to the target's type) the content of ``target``, through its view chain.
+        ``inplace``: as an in-place operation does, and not as one that changes a tensor besides what it gives."""
         b = self.builder
         base = target.base
         if base.version < self.written_before:
             raise Unsupported("a tensor from outside of torch.vmap is changed in it", "clone() it", kind="functorch")
+        if inplace and self.captured_before and (base.version < self.captured_before or base.input is not None):
+            raise Unsupported("a tensor from outside of a gradient of torch.func is changed in it, which eager refuses",
+                              "clone() it", kind="functorch")
         # Eager allows some; they change elements that the view does not show, or one element several times.
         if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):

@@ -125,7 +125,7 @@ def _both(s: Session, given: dict[str, Value]) -> Value | None:
         return None
     nodes, log = s.tracer.builder.nodes, s.effects.log
     before, found = (len(nodes), len(log), _mutated(s)), None
-    with s.speculate() as attempt:
+    with s.speculate(raises=True) as attempt:  # a branch that raises may not be the one that is taken
         operands = given["operands"].items_list(s) if "operands" in given else []
         with s.journal.temporarily(s.tracer, "written_before", next_version()):  # a write to what was there is refused
             results = TupleValue([given[name].call(s, operands, {}) for name in ("true_fn", "false_fn")])

@@ -21,7 +21,7 @@ from ...errors import Unsupported
 from ...graph import backward, gradient_layout, mapping, maps
 from ...graph.handles import next_version
 from ...graph.prim_info import info
-from ...graph.prims import base_of
+from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
 from ..tables import on_call, on_code, on_name
 from ..values import batched
@@ -31,6 +31,7 @@ from ..values.lifting import lift
 from ..values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
+    from ...graph.handles import TensorHandle
     from ...graph.ir import Node
     from ..session import Session
     from ..values.base import Value
@@ -46,12 +47,13 @@ class Level:
 
     Attributes:
         number: its own.
-        first, nodes: of a map, the number of the first write inside, and how many nodes there were.
+        first: the number of the first write inside.
+        outside: the numbers before which tensors are from outside of the map, and of the gradient, around it.
+        nodes: how many nodes there were.
         randomness: of a map, what its slices may draw, as ``torch.vmap`` takes it; "" of a gradient.
         draws: of a map, (first node, the one behind) of each draw for all slices; see ``library.drawn_in_maps``.
-        entered: of a map, (handle, version of its memory, node, whole tensor) of each slice that its function was
-            given (of the whole tensor, the mapped dimension is the first); of a gradient, (handle, version of its
-            memory, the program's tensor) of each.
+        entered: (handle, version of its memory, node, the program's tensor) of each tensor that the function was
+            given; of a map, the handle is of a slice, and the mapped dimension is the first of the whole tensor.
         given: of a map, (whole tensor as it was given, its mapped dimension) for each of these.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
@@ -63,6 +65,7 @@ class Level:
     first: int = 0
     randomness: str = ""
     nodes: int = 0
+    outside: tuple[int, int] = (0, 0)
     draws: tuple = ()
     entered: tuple = ()
     given: tuple = ()
@@ -77,6 +80,25 @@ def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
 
 def _level(s: Session, number: Value) -> Level:
     return next(level for level in s.levels if level.number == number.const(s))
+
+
+def _replace(s: Session, level: Level, **facts: object) -> None:
+    s.journal.set_field(s, "levels", tuple([replace(lv, **facts) if lv is level else lv for lv in s.levels]))
+
+
+def _outside(s: Session) -> tuple[int, int]:
+    return s.tracer.written_before, s.tracer.captured_before
+
+
+@contextlib.contextmanager
+def _around(s: Session, level: Level) -> Iterator[None]:
+    """What is written inside is written by what is around a level."""
+    inside = _outside(s)
+    for name, number in zip(("written_before", "captured_before"), level.outside):
+        s.journal.set_field(s.tracer, name, number)
+    yield
+    for name, number in zip(("written_before", "captured_before"), inside):
+        s.journal.set_field(s.tracer, name, number)
 
 
 @contextlib.contextmanager
@@ -129,7 +151,7 @@ def _step(called: object, name: str) -> Callable:
 def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if s.maps or batched.active(s):
         raise _refuse("a map inside of another kind of map")
-    level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes))
+    level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes), _outside(s))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
     return Constant(level.number)
@@ -141,8 +163,9 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     s.journal.set_field(s, "levels", tuple(left))
     if level.randomness != "same" and any(not n.repeatable for n in _between(s, level)):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
-    s.journal.set_field(s.tracer, "written_before", next((lv.first for lv in reversed(left) if lv.first), 0))
-    _write_back(s, level)
+    with _around(s, level):
+        _write_back(s, level)
+    s.journal.set_field(s.tracer, "written_before", level.outside[0])
     return Constant(len(left))
 
 
@@ -164,11 +187,9 @@ def _write_back(s: Session, level: Level) -> None:
 def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
     if slice_.chain or slice_.requires_grad or whole.handle(s).requires_grad:
         raise _refuse("a mapped tensor that has gradients is changed in place", "change a clone() of it")
-    outside, tracer = s.tracer.written_before, s.tracer
-    s.journal.set_field(tracer, "written_before", 0)
-    found = mapping.collect(tracer, slice_, level.number, _size(s, level))
-    s.torch_call(torch.Tensor.copy_, [whole, s.recording.tensor_of(found)], {})
-    s.journal.set_field(tracer, "written_before", outside)
+    with _around(s, level):
+        found = mapping.collect(s.tracer, slice_, level.number, _size(s, level))
+        s.torch_call(torch.Tensor.copy_, [whole, s.recording.tensor_of(found)], {})
 
 
 @_step(torch_private.map_enters, "_add_batch_dim")
@@ -234,8 +255,10 @@ def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(torch_private.grad_begins)
 def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    level = Level(next(_levels), tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
+    level = Level(next(_levels), next_version(), "", len(s.tracer.builder.nodes), _outside(s),
+                  tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
     s.journal.set_field(s, "levels", (*s.levels, level))
+    s.journal.set_field(s.tracer, "captured_before", level.first)
     return Constant(level.number)
 
 
@@ -244,7 +267,21 @@ def grad_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     *left, level = s.levels
     s.journal.set_field(s, "levels", tuple(left))
     s.tracer.set(s.tracer, "inner_leaves", level.leaves)
+    s.journal.set_field(s.tracer, "captured_before", level.outside[1])
+    for inside, version, node, outside in level.entered:
+        if inside.base.version != version:
+            _changed(s, level, inside, node, outside)
     return Constant(len(left))
+
+
+def _changed(s: Session, level: Level, inside: TensorHandle, node: Node, outside: Value) -> None:
+    """What the function of a gradient has written into a tensor that it was given is written into the program's."""
+    found, changed = backward.outer(s.tracer, inside, level.leaves, level.tracked), outside.handle(s)
+    if (inside.chain or found.requires_grad or changed.requires_grad
+            or _read_beside(s, level, node, base_of(changed.node))):
+        raise _refuse("a tensor that a gradient is taken with is changed in place", "change a clone() of it")
+    with _around(s, level):
+        s.torch_call(torch.Tensor.copy_, [outside, s.recording.tensor_of(found)], {})
 
 
 @on_call(torch_private.grad_enters)
@@ -255,17 +292,31 @@ def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     b = s.tracer.builder
     inside = s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked)
     gradient_layout.note_same(s.tracer, handle, inside)
-    entered = (*level.entered, (inside, inside.base.version, args[0]))
-    s.journal.set_field(s, "levels", tuple([replace(lv, entered=entered) if lv is level else lv for lv in s.levels]))
+    _replace(s, level, entered=(*level.entered, (inside, inside.base.version, inside.node, args[0])))
     return s.recording.tensor_of(inside)
+
+
+def _read_beside(s: Session, level: Level, node: Node, memory: Node) -> bool:
+    """Whether the memory that ``node`` shows has been read inside in another way than by ``node``."""
+    for reader in s.tracer.builder.nodes[level.nodes:]:
+        for read in reader.inputs if reader is not node else ():
+            while read is not node and read.op in VIEWS:
+                read, = read.inputs
+            if read is memory:
+                return True
+    return False
 
 
 @on_call(torch_private.grad_leaves)
 def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     level = _level(s, args[1])
     handle = args[0].handle(s)
-    for inside, version, outside in level.entered:  # as it came: the program's own tensor
-        if handle is inside and handle.base.version == version:
+    for at, (inside, version, node, outside) in enumerate(level.entered):  # the program's own tensor
+        if handle is inside:
+            if handle.base.version != version:
+                _changed(s, level, inside, node, outside)
+                entered = (*level.entered[:at], (inside, inside.base.version, node, outside), *level.entered[at + 1:])
+                _replace(s, level, entered=entered)
             return outside
     found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
     return args[0] if found is handle else s.recording.tensor_of(found)

@@ -309,7 +309,7 @@ def batch_norm(t: Tracer, self: TensorHandle, weight: TensorHandle | None = None
                 flat = b.mul(flat, b.div(b.scalar(count, flat.dtype, flat.device), count - 1))
             old = b.opmath(handle.node)
             new = b.add(b.mul(flat, momentum), b.mul(old, 1.0 - momentum))
-            t.write(handle, b.detach(b.cast(new, handle.dtype)))
+            t.write(handle, b.detach(b.cast(new, handle.dtype)), inplace=False)
     if w is not None:
         y = b.mul(y, _channelwise(b, w, rank))
     if c is not None:
@@ -360,8 +360,8 @@ def _with_statistics(name: str, functional: str, results: int) -> None:
             return t._call_aten(name, (self, weight, bias, running_mean, running_var, *rest), named)
         *values, mean, var = t._call_aten(functional, (self, weight, bias, running_mean, running_var, *rest), named)
         if rest[:1] != (False,) and named.get("training", True):
-            t.write(running_mean, mean.node)
-            t.write(running_var, var.node)
+            t.write(running_mean, mean.node, inplace=False)
+            t.write(running_var, var.node, inplace=False)
         return tuple(values[:results])
 
     op(name, raw=True)(run)

@@ -270,6 +270,11 @@ def alias(b: Builder, self: Node) -> Node:
     return b.alias(self)
 
 
+@op("lift_fresh", raw=True)
+def lift_fresh(t: Tracer, self: TensorHandle) -> TensorHandle:
+    return self  # the very tensor: what Python's bindings have made, such as the number of an assignment to an item
+
+
 @op("detach", raw=True)
 def detach(t: Tracer, self: TensorHandle) -> TensorHandle:
     node = _detached(t.builder, self.node)
