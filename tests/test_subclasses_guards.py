@@ -213,6 +213,19 @@ def test_no_code_of_the_program_runs_to_look_at_its_tensors():
         assert seen == expected
 
 
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("factor", [2, 2.5])
+def test_sizes_of_a_wrapper_as_numbers(backend, factor):
+    """Symbols that the plan is given as integers, beside a symbolic float too."""
+    fn = lambda x, k: torch.ones(3) * (x.size(0) + 10 * x.stride(0)) + k
+    jit.reset()
+    fast = jit.compile(fn, dynamic=True, **({} if backend is None else {"backend": backend}))
+    for sizes in ((2, 3), (4, 5), (6, 7)):
+        factor *= 1.5
+        x = Pair(torch.zeros(sizes), torch.ones(sizes))
+        assert torch.equal(fn(x, factor), fast(x, factor))
+
+
 def test_nothing_is_kept_alive():
     def run():
         p, w, x = Pair(torch.randn(3), torch.randn(3)), weights(Quantized), Named(torch.randn(4), "a")
