@@ -28,6 +28,16 @@ class Wider(TorchFunctionMode):
         return (*result, 7) if func == torch.Tensor.shape.__get__ else result
 
 
+class Loose:
+    """Equal to everything."""
+
+    def __eq__(self, other):
+        return True
+
+
+LOOSE = Loose()
+
+
 def without_gradients(x):
     with torch.no_grad():
         return x + 1
@@ -45,6 +55,7 @@ WHOLE = {
     "length": lambda x: len(x) + 1,
     "grad mode": without_gradients,
     "operators": lambda x: (x == 1, 2 - x, -x, abs(x), x[0]),
+    "equality of other objects": lambda x: (x == "a", x == None, x != "a", [1] == x, x == LOOSE, LOOSE == x),  # noqa: E711
 }
 BROKEN = {"break": broken, "truth": lambda x: bool(x.sum() > 1), "branch": lambda x: x + 1 if x.sum() > 1 else x}
 

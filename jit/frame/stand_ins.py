@@ -83,6 +83,13 @@ class AskedObject:
         return given.asker.at_function(func, args, kwargs)
 
 
+class Opaque:
+    """Stands for what PyTorch only hands on."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
 class Alike:
     """In place of an asker: operators give new stand-ins like the one that they are called with."""
 
@@ -223,7 +230,8 @@ class Asker:
                               kind="tensor-attribute")
         if getter_of(fn) in _OF_THE_OBJECT and args[0].dispatches and not self.overridden(parts_of(s, args)):
             return args[0].of_the_object(s, fn.__self__.__name__)
-        given = [self.to_real(a) for a in args]
+        given = [Opaque(a) if fn is torch.Tensor.__eq__ and not a.is_numeric and not a.overrides_functions(s)
+                 else self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
         before = [(t, t.grad_fn) for t in mine]
@@ -320,7 +328,7 @@ class Asker:
     def to_value(self, obj: object) -> Value:
         """What PyTorch gives, or calls with."""
         s = self.s
-        if isinstance(obj, (StandIn, AskedObject)):
+        if isinstance(obj, (StandIn, AskedObject, Opaque)):
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
@@ -405,6 +413,8 @@ class Asker:
             if not is_not_implemented(result):
                 return result
             asked.append(cls)
+        if fn.is_const() and fn.const(s) is torch.Tensor.__eq__:  # whose TypeError is told as this
+            return Constant(NotImplemented)
         raise Unsupported(f"no __torch_function__ of {[c.__name__ for c in asked]} takes the call",
                           kind="tensor-subclass")
 

@@ -295,6 +295,9 @@ class TensorValue(Value):
         if other.is_numeric:
             return s.torch_call(op.fn, [self, other], {})
         self.pytype(s), other.pytype(s)
+        if op.equality and s.asker.overridden([self, other]):  # the one that asks before it looks at the other
+            result = s.torch_call(torch.Tensor.__eq__, [self, other], {})
+            return None if result.is_leaf and result.value is NotImplemented else result
         return None
 
     def has_index(self, s: Session) -> bool:
