@@ -425,3 +425,25 @@ def test_what_a_map_gives_back_as_it_was_given_is_the_tensor_itself(inner, into,
         assert want[0] == got[0] and want[2] == got[2]
         torch.testing.assert_close(got[1], want[1])
         torch.testing.assert_close(b, a)
+
+
+def changed(change):
+    def of_one(t):
+        made = torch.zeros(2)
+        change(made, t)
+        return made
+
+    return lambda x: vmap(of_one)(x)
+
+
+@pytest.mark.parametrize("change", [
+    lambda made, t: made.add_(t), lambda made, t: made.mul_(t), lambda made, t: made.copy_(t),
+    lambda made, t: made.fill_(t), lambda made, t: made[0].add_(t), lambda made, t: made.__setitem__(1, t)])
+def test_what_is_not_mapped_is_changed_by_what_is(change):
+    fn, x = changed(change), torch.ones(3)
+    with pytest.raises(RuntimeError) as expected:
+        fn(x)
+    jit.reset()
+    with pytest.raises(RuntimeError) as found:
+        jit.compile(fn)(x)
+    assert str(found.value) == str(expected.value)
