@@ -389,9 +389,10 @@ class Emitter:
             self.load_size(origin, what, *dim)
 
     def load_size(self, source: Source, what: str, dim: int) -> None:
-        """The size or stride of a tensor in a dimension."""
-        self.call(torch.Tensor.size if what == "size" else torch.Tensor.stride,
-                  functools.partial(self.load_source, source), self.const(dim))
+        """The size or stride of a tensor in a dimension, which no class or mode of the program's is asked about."""
+        fn = torch.Tensor.size if what == "size" else torch.Tensor.stride
+        self.call(unasked(fn) if self.session.asker.seen else fn, functools.partial(self.load_source, source),
+                  self.const(dim))
 
     def class_value(self, cls) -> Value:
         return ClassValue(cls)

@@ -318,7 +318,14 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
     return (out, pushed, *aux)
 
 
+def refuse_modes(s: Session) -> None:
+    """Forward mode is done by other calls here, which are none that a mode of the program's sees in eager."""
+    if s.asker.overridden([]):
+        raise _refuse("forward mode under a TorchFunctionMode")
+
+
 @on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))
 def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     with _whole():
+        refuse_modes(s)
         return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
