@@ -447,3 +447,22 @@ def test_what_is_not_mapped_is_changed_by_what_is(change):
     with pytest.raises(RuntimeError) as found:
         jit.compile(fn)(x)
     assert str(found.value) == str(expected.value)
+
+
+LAYOUTS = {
+    "clone": lambda t: t.clone(),
+    "contiguous clone": lambda t: t.clone(memory_format=torch.contiguous_format),
+    "changed clone": lambda t: t.clone().mul_(2),
+    "softmax": lambda t: torch.softmax(t, -1),
+    "log_softmax": lambda t: torch.log_softmax(t, 0),
+    "layer_norm": lambda t: F.layer_norm(t, t.shape[-1:]),
+    "part of what is made": lambda t: torch.cat([t.sin(), t])[1:],
+    "expanded": lambda t: t.sum().expand(3),
+    "two parts": lambda t: t.cos().split(1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("x", [X, X.t(), X[:, ::2], torch.randn(2, 3, 4).permute(2, 0, 1), X[:, :1].expand(X.shape[0], 4)])
+def test_layouts(name, x):
+    check(lambda x: vmap(LAYOUTS[name])(x), x)

@@ -31,6 +31,7 @@ from ..values.lifting import lift
 from ..values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
+    from ...graph.handles import TensorHandle
     from ...graph.ir import Node
     from ..session import Session
     from ..values.base import Value
@@ -132,6 +133,7 @@ def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
+    s.journal.set_field(s.tracer.builder, "slices", True)
     return Constant(level.number)
 
 
@@ -141,7 +143,9 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     s.journal.set_field(s, "levels", tuple(left))
     if level.randomness != "same" and any(not n.repeatable for n in _between(s, level)):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
-    s.journal.set_field(s.tracer, "written_before", next((lv.first for lv in reversed(left) if lv.first), 0))
+    outside = next((lv.first for lv in reversed(left) if lv.first), 0)
+    s.journal.set_field(s.tracer, "written_before", outside)
+    s.journal.set_field(s.tracer.builder, "slices", bool(outside))
     _write_back(s, level)
     return Constant(len(left))
 
@@ -206,7 +210,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        found = s.recording.tensor_of(mapping.collect(s.tracer, handle, level.number, _size(s, level)))
+        found = s.recording.tensor_of(_collected(s, handle, level))
     else:
         found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
         sizes = [_size(s, level), *handle.shape]
@@ -216,6 +220,17 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
             found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
+
+
+def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
+    """All slices of a result: a view, where each is a view of what the function has computed."""
+    base, size = base_of(handle.node), _size(s, level)
+    if base is not handle.node and base in maps.depends(s.tracer.builder.nodes, level.number):
+        memory = mapping.collect(s.tracer, s.tracer.fresh(base, handle.requires_grad), level.number, size)
+        view = mapping.shown(s.tracer, handle, base, memory, level.number, size)
+        if view is not None:
+            return view
+    return mapping.collect(s.tracer, handle, level.number, size)
 
 
 def _size(s: Session, level: Level) -> object:
