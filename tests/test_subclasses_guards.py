@@ -226,6 +226,30 @@ def test_sizes_of_a_wrapper_as_numbers(backend, factor):
         assert torch.equal(fn(x, factor), fast(x, factor))
 
 
+class Refusing(Pair):
+    """Takes no operator but detach."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise TypeError("by the class")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [
+    lambda x: Refusing(x, x) * x, lambda x: x + Refusing(x, x), lambda x: -Refusing(x, x), lambda x: x < Refusing(x, x),
+    lambda x: torch.add(x, Refusing(x, x)), lambda x: torch.where(True, Plain(x), 0.5),
+    lambda x: torch.einsum("i,i->", x, Pair(torch.ones(8), torch.ones(8)))])
+def test_what_errors_say(fn, dynamic):
+    jit.reset()
+    fast = jit.compile(fn, dynamic=dynamic)
+    for n in (2, 3, 4):
+        with pytest.raises(Exception) as expected:
+            fn(torch.ones(n))
+        with pytest.raises(type(expected.value)) as found:
+            fast(torch.ones(n))
+        assert str(found.value) == str(expected.value)
+
+
 def test_nothing_is_kept_alive():
     def run():
         p, w, x = Pair(torch.randn(3), torch.randn(3)), weights(Quantized), Named(torch.randn(4), "a")

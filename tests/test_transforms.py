@@ -463,6 +463,27 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("x", [X, X.t(), X[:, ::2], torch.randn(2, 3, 4).permute(2, 0, 1), X[:, :1].expand(X.shape[0], 4)])
+@pytest.mark.parametrize("x", [X, X.t(), X[:, ::2], torch.randn(2, 3, 4).permute(2, 0, 1), X[:, :1].expand(5, 4)])
 def test_layouts(name, x):
     check(lambda x: vmap(LAYOUTS[name])(x), x)
+
+
+WORDS = {
+    "sizes": lambda x: vmap(lambda t: t + torch.ones(7))(x),
+    "no such place": lambda x: vmap(lambda t: t.select(0, 9))(x),
+    "no such view": lambda x: vmap(lambda t: t.view(7))(x),
+    "jvp of no tensor": lambda x: jvp(lambda t: 3, (x,), (x,)),
+    "jvp without others": lambda x: jvp(lambda t: t, (x,), (x,), has_aux=True),
+    "jacfwd of no tensor": lambda x: jacfwd(lambda t: 3)(x),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_errors_say(name):
+    fn = WORDS[name]
+    with pytest.raises(Exception) as expected:
+        fn(X)
+    jit.reset()
+    with pytest.raises(type(expected.value)) as found:
+        jit.compile(fn)(X)
+    assert str(found.value) == str(expected.value)

@@ -238,9 +238,17 @@ class Asker:
         with self.as_program(), Operators(self):
             try:
                 result = fn(*given, **named)
-            except (Raised, JitError):
+            except JitError:
+                raise
+            except Raised as raised:
+                if fn.__module__ == "_operator" and s.is_exception(raised.value, TypeError):
+                    raise Unsupported("a TypeError of a class or mode that an operator asks, for which Python asks the "
+                                      "other operand", kind="argument-error") from None
                 raise
             except Exception as error:  # of PyTorch's, as in eager
+                if names_stand_ins(error, mine):
+                    raise Unsupported("an error of PyTorch whose text may name a class or a size",
+                                      kind="argument-error") from None
                 raise Raised(s.exception(error)) from None
         if any(t.grad_fn is not history for t, history in before):
             raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
@@ -530,6 +538,13 @@ def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:
             yield v
         else:
             yield from parts_of(s, nested)
+
+
+def names_stand_ins(error: Exception, stand_ins: list[StandIn]) -> bool:
+    """Whether the text of an error may say of stand-ins what is not so of what they stand for."""
+    classes = StandIn, Asked, AskedObject, Opaque
+    return (any(cls.__name__ in str(error) for cls in classes)
+            or any(type(n) is not int for t in stand_ins for n in t.shape))
 
 
 def is_not_implemented(value: Value) -> bool:

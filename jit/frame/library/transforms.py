@@ -25,6 +25,7 @@ from ...graph.prims import base_of
 from ...torch_private import pytree
 from ..tables import on_call, on_code, on_name
 from ..values import batched
+from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.lifting import lift
@@ -343,4 +344,9 @@ def refuse_modes(s: Session) -> None:
 def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     with _whole():
         refuse_modes(s)
-        return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+        try:
+            return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+        except Raised as raised:
+            if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
+                raise _refuse("what jvp() says of a function that gives no tensors") from None
+            raise
