@@ -487,3 +487,37 @@ def test_what_errors_say(name):
     with pytest.raises(type(expected.value)) as found:
         jit.compile(fn)(X)
     assert str(found.value) == str(expected.value)
+
+
+CAPTURED = torch.arange(4.0)
+CHANGES = {
+    "in place": lambda t: CAPTURED.add_(1),
+    "by index": lambda t: CAPTURED.__setitem__(2, 5),
+    "a view": lambda t: CAPTURED[1:].mul_(3),
+    "without gradients": lambda t: CAPTURED.data.add_(1),
+    "the argument": lambda t: t.mul_(2),
+}
+
+
+@pytest.mark.parametrize("of", ["grad", "vjp", "jvp", "of a map", "map of"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_inside(name, of):
+    def inside(t):
+        try:
+            CHANGES[name](t)
+        except RuntimeError as error:
+            said.append(str(error))
+        return (t * 2).sum()
+
+    fn = {"grad": lambda x: grad(inside)(x), "vjp": lambda x: vjp(inside, x)[0],
+          "jvp": lambda x: jvp(inside, (x,), (x,)), "of a map": lambda x: grad(lambda t: vmap(inside)(t).sum())(x), "map of": lambda x: vmap(grad(inside))(x)}[of]
+    jit.reset()
+    seen = []
+    for run in (fn, jit.compile(fn)):
+        said: list = []
+        CAPTURED.copy_(torch.arange(4.0))
+        x = torch.ones(3, 2)
+        seen.append((tree_leaves(run(x)), said, CAPTURED.clone(), x))
+    (results, *eager), (found, *compiled) = seen
+    same(results, found)
+    same(eager, compiled)

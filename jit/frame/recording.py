@@ -195,8 +195,8 @@ class Recording:
             if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None
-            if self.s.levels and self.s.in_a_map:
-                raise Unsupported("an error of PyTorch inside torch.vmap, whose text may name dimensions",
+            if self.s.levels and (self.s.in_a_map or self.s.tracer.forward_mode):
+                raise Unsupported("an error of PyTorch inside torch.vmap or torch.func.jvp, which may be another there",
                                   kind="functorch") from None
             raise
         if self.leaves_used != leaves:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jit.graph.proxy import Proxy
     from jit.graph.tracer import Tracer
 
-_versions = count()
+_versions = count(1)  # 0: before all
 _LISTED = 1 << 14  # elements of a view whose places are compared one by one
 
 

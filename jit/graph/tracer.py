@@ -86,6 +86,8 @@ class Tracer:
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
+        self.forward_mode = False  # inside of torch.func.jvp, where autograd is used for what PyTorch does without it
+        self.captured_before = 0  # memory from outside of a transform of torch.func that takes gradients
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
         self.spent: frozenset = frozenset()  # nodes whose history a backward() has freed
@@ -587,8 +589,11 @@ class Tracer:
         chain."""
         b = self.builder
         base = target.base
-        if base.version < self.written_before:
+        came = base.input is not None  # whenever the program has first used it
+        if base.version < self.written_before or self.written_before and came:
             raise Unsupported("a tensor from outside of torch.vmap is changed in it", "clone() it", kind="functorch")
+        if base.version < self.captured_before or self.captured_before and came:  # PyTorch refuses that
+            raise Unsupported("a tensor from outside of torch.func.grad or the like is changed in it", kind="functorch")
         # Eager allows some; they change elements that the view does not show, or one element several times.
         if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):

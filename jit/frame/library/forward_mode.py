@@ -64,7 +64,8 @@ def enter(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Va
     transforms.refuse_modes(s)
     transforms.grad_begins(s, [], {})
     *before, level = s.levels
-    s.journal.set_field(s, "levels", (*before, replace(level, duals=())))
+    s.journal.set_field(s, "levels", (*before, replace(level, duals=(), began=0)))
+    s.journal.set_field(s.tracer, "captured_before", max([lv.began for lv in before], default=0))
     return Constant(0)
 
 

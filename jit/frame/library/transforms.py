@@ -55,6 +55,7 @@ class Level:
             given (of the whole tensor, the mapped dimension is the first); of a gradient, (handle, version of its
             memory, the program's tensor) of each.
         given: of a map, (whole tensor as it was given, its mapped dimension) for each of these.
+        began: of a gradient, the number of the first write inside.
         tracked: of a gradient, whether autograd was on outside.
         leaves: of a gradient, the tensors that were made to require grad outside.
         duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
@@ -71,6 +72,7 @@ class Level:
     tracked: bool = True
     leaves: tuple = ()
     duals: tuple | None = None
+    began: int = 0
 
 
 def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
@@ -250,8 +252,9 @@ def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(torch_private.grad_begins)
 def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    level = Level(next(_levels), tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
+    level = Level(next(_levels), tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves, began=next_version())
     s.journal.set_field(s, "levels", (*s.levels, level))
+    s.journal.set_field(s.tracer, "captured_before", level.began)
     return Constant(level.number)
 
 
@@ -259,6 +262,7 @@ def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
 def grad_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     *left, level = s.levels
     s.journal.set_field(s, "levels", tuple(left))
+    s.journal.set_field(s.tracer, "captured_before", max([lv.began for lv in left], default=0))
     s.tracer.set(s.tracer, "inner_leaves", level.leaves)
     return Constant(len(left))
 
@@ -345,7 +349,8 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
     with _whole():
         refuse_modes(s)
         try:
-            return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+            with s.journal.temporarily(s.tracer, "forward_mode", True):
+                return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
                 raise _refuse("what jvp() says of a function that gives no tensors") from None
