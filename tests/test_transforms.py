@@ -510,7 +510,8 @@ def test_what_is_changed_inside(name, of):
         return (t * 2).sum()
 
     fn = {"grad": lambda x: grad(inside)(x), "vjp": lambda x: vjp(inside, x)[0],
-          "jvp": lambda x: jvp(inside, (x,), (x,)), "of a map": lambda x: grad(lambda t: vmap(inside)(t).sum())(x), "map of": lambda x: vmap(grad(inside))(x)}[of]
+          "jvp": lambda x: jvp(inside, (x,), (x,)), "of a map": lambda x: grad(lambda t: vmap(inside)(t).sum())(x),
+          "map of": lambda x: vmap(grad(inside))(x)}[of]
     jit.reset()
     seen = []
     for run in (fn, jit.compile(fn)):
