@@ -43,10 +43,10 @@ KINDS = {
     "device": Reason("A tensor on a device that is neither a CPU nor a CUDA GPU, or tensors on several devices in one "
                      "operation.",
                      "move all tensors to one CPU or CUDA device first"),
-    "functorch": Reason("A transform of `torch.func` does what it has no rule for: random numbers that are others for "
-                        "each slice, changes of tensors from outside, dual numbers under `torch.no_grad`, library "
-                        "calls for more than 64 slices; or the compiled function is called inside one; or a loop of "
-                        "`torch._higher_order_ops` has more than 256 steps.",
+    "functorch": Reason("A transform of `torch.func` does what it has no rule for: random numbers of attention and "
+                        "recurrent layers inside a map, changes of tensors from outside, dual numbers under "
+                        "`torch.no_grad`, library calls for more than 64 slices; or the compiled function is called "
+                        "inside one; or a loop of `torch._higher_order_ops` has more than 256 steps.",
                         "compile the function that calls the transform; clone() what is changed"),
     "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active "
                          "around the call, or a `TorchDispatchMode` is entered inside.",

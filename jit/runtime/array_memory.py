@@ -33,4 +33,5 @@ def as_read_only(tensor: torch.Tensor) -> np.ndarray:
 
 def as_scalar(tensor: torch.Tensor) -> np.generic:
     """The NumPy scalar that a tensor of one element holds."""
-    return as_array(tensor)[()]
+    with torch_private.WithoutTorchFunction():
+        return tensor.detach().numpy()[()]
