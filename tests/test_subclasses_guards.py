@@ -237,6 +237,7 @@ class Refusing(Pair):
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("fn", [
     lambda x: Refusing(x, x) * x, lambda x: x + Refusing(x, x), lambda x: -Refusing(x, x), lambda x: x < Refusing(x, x),
+    lambda x: torch.ones(2, 7) == Pair(x, x), lambda x: torch.ones(2, 7) < torch.nn.Parameter(x),
     lambda x: torch.add(x, Refusing(x, x)), lambda x: torch.where(True, Plain(x), 0.5),
     lambda x: torch.einsum("i,i->", x, Pair(torch.ones(8), torch.ones(8)))])
 def test_what_errors_say(fn, dynamic):

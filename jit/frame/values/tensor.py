@@ -291,6 +291,12 @@ class TensorValue(Value):
     def unary(self, s: Session, op: Unary) -> Value | None:
         return s.torch_call(op.fn, [self], {})
 
+    def derives(self, s: Session, other: Value) -> bool:
+        if not other.is_tensor or self.cls is other.cls or not issubclass(self.cls, other.cls):
+            return False
+        self.pytype(s), other.pytype(s)
+        return True
+
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if other.is_numeric:
             return s.torch_call(op.fn, [self, other], {})
