@@ -167,6 +167,22 @@ def test_rows_without_elements_added_by_any_index():
         assert found[0] == found[1]
 
 
+def test_a_mask_without_dimensions():
+    """PyTorch writes to a view that it makes for it."""
+    def fn(x):
+        try:
+            x[x.mean() > 0.5] = 2
+        except RuntimeError as error:
+            return str(error)
+        return x * 1
+
+    fast = jit.compile(fn)
+    for make in (lambda: torch.ones(3, requires_grad=True), lambda: torch.ones(3, requires_grad=True) * 1,
+                 lambda: torch.ones(3), lambda: torch.ones(4, requires_grad=True)[1:]):
+        expected, found = fn(make()), fast(make())
+        assert expected == found if isinstance(expected, str) else torch.equal(expected, found)
+
+
 def _places():
     """Tensors of eight that share memory with what is returned first, by how autograd lets them be written."""
     leaf = (torch.arange(40.0) / 10 - 2).requires_grad_()

@@ -1,6 +1,7 @@
 """A ``TorchFunctionMode`` of the program's in compiled functions sees what it sees in eager, and nothing of the
 compiler's."""
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,6 +29,16 @@ class Wider(TorchFunctionMode):
         return (*result, 7) if func == torch.Tensor.shape.__get__ else result
 
 
+class Loose:
+    """Equal to everything."""
+
+    def __eq__(self, other):
+        return True
+
+
+LOOSE = Loose()
+
+
 def without_gradients(x):
     with torch.no_grad():
         return x + 1
@@ -45,8 +56,13 @@ WHOLE = {
     "length": lambda x: len(x) + 1,
     "grad mode": without_gradients,
     "operators": lambda x: (x == 1, 2 - x, -x, abs(x), x[0]),
+    "equality of other objects": lambda x: (x == "a", x == None, x != "a", [1] == x, x == LOOSE, LOOSE == x),  # noqa: E711
 }
-BROKEN = {"break": broken, "truth": lambda x: bool(x.sum() > 1), "branch": lambda x: x + 1 if x.sum() > 1 else x}
+ARRAY = np.arange(4.0)
+BROKEN = {"arrays": lambda x: [np.random.permutation(4).tolist(), np.sin(ARRAY), np.stack([ARRAY, ARRAY])],
+          "an array and a tensor": lambda x: [ARRAY.sum() * x, torch.from_numpy(np.sin(ARRAY)).cos()],
+          "forward mode": lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
+          "break": broken, "truth": lambda x: bool(x.sum() > 1), "branch": lambda x: x + 1 if x.sum() > 1 else x}
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *BROKEN])
@@ -62,6 +78,20 @@ def test_what_a_mode_sees(name):
     x = torch.ones(2, 2)
     fast = jit.compile(fn, fullgraph=name in WHOLE)
     assert [fast(x), fast(x)] == [fn(x)] * 2
+
+
+def test_sizes_are_read_unseen():
+    def fn(x):
+        log = []
+        with Noting(log):
+            n = x.shape[0] * 2
+            jit.graph_break()
+            x * n
+        return log
+
+    fast = jit.compile(fn, dynamic=True)
+    for n in (3, 4, 5):
+        assert fast(torch.ones(n)) == fn(torch.ones(n))
 
 
 def test_a_mode_has_the_last_word():

@@ -213,6 +213,44 @@ def test_no_code_of_the_program_runs_to_look_at_its_tensors():
         assert seen == expected
 
 
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("factor", [2, 2.5])
+def test_sizes_of_a_wrapper_as_numbers(backend, factor):
+    """Symbols that the plan is given as integers, beside a symbolic float too."""
+    fn = lambda x, k: torch.ones(3) * (x.size(0) + 10 * x.stride(0)) + k
+    jit.reset()
+    fast = jit.compile(fn, dynamic=True, **({} if backend is None else {"backend": backend}))
+    for sizes in ((2, 3), (4, 5), (6, 7)):
+        factor *= 1.5
+        x = Pair(torch.zeros(sizes), torch.ones(sizes))
+        assert torch.equal(fn(x, factor), fast(x, factor))
+
+
+class Refusing(Pair):
+    """Takes no operator but detach."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise TypeError("by the class")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [
+    lambda x: Refusing(x, x) * x, lambda x: x + Refusing(x, x), lambda x: -Refusing(x, x), lambda x: x < Refusing(x, x),
+    lambda x: torch.ones(2, 7) == Pair(x, x), lambda x: torch.ones(2, 7) < torch.nn.Parameter(x),
+    lambda x: torch.add(x, Refusing(x, x)), lambda x: torch.where(True, Plain(x), 0.5),
+    lambda x: torch.einsum("i,i->", x, Pair(torch.ones(8), torch.ones(8)))])
+def test_what_errors_say(fn, dynamic):
+    jit.reset()
+    fast = jit.compile(fn, dynamic=dynamic)
+    for n in (2, 3, 4):
+        with pytest.raises(Exception) as expected:
+            fn(torch.ones(n))
+        with pytest.raises(type(expected.value)) as found:
+            fast(torch.ones(n))
+        assert str(found.value) == str(expected.value)
+
+
 def test_nothing_is_kept_alive():
     def run():
         p, w, x = Pair(torch.randn(3), torch.randn(3)), weights(Quantized), Named(torch.randn(4), "a")

@@ -425,3 +425,100 @@ def test_what_a_map_gives_back_as_it_was_given_is_the_tensor_itself(inner, into,
         assert want[0] == got[0] and want[2] == got[2]
         torch.testing.assert_close(got[1], want[1])
         torch.testing.assert_close(b, a)
+
+
+def changed(change):
+    def of_one(t):
+        made = torch.zeros(2)
+        change(made, t)
+        return made
+
+    return lambda x: vmap(of_one)(x)
+
+
+@pytest.mark.parametrize("change", [
+    lambda made, t: made.add_(t), lambda made, t: made.mul_(t), lambda made, t: made.copy_(t),
+    lambda made, t: made.fill_(t), lambda made, t: made[0].add_(t), lambda made, t: made.__setitem__(1, t)])
+def test_what_is_not_mapped_is_changed_by_what_is(change):
+    fn, x = changed(change), torch.ones(3)
+    with pytest.raises(RuntimeError) as expected:
+        fn(x)
+    jit.reset()
+    with pytest.raises(RuntimeError) as found:
+        jit.compile(fn)(x)
+    assert str(found.value) == str(expected.value)
+
+
+LAYOUTS = {
+    "clone": lambda t: t.clone(),
+    "contiguous clone": lambda t: t.clone(memory_format=torch.contiguous_format),
+    "changed clone": lambda t: t.clone().mul_(2),
+    "softmax": lambda t: torch.softmax(t, -1),
+    "log_softmax": lambda t: torch.log_softmax(t, 0),
+    "layer_norm": lambda t: F.layer_norm(t, t.shape[-1:]),
+    "part of what is made": lambda t: torch.cat([t.sin(), t])[1:],
+    "expanded": lambda t: t.sum().expand(3),
+    "two parts": lambda t: t.cos().split(1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("x", [X, X.t(), X[:, ::2], torch.randn(2, 3, 4).permute(2, 0, 1), X[:, :1].expand(5, 4)])
+def test_layouts(name, x):
+    check(lambda x: vmap(LAYOUTS[name])(x), x)
+
+
+WORDS = {
+    "sizes": lambda x: vmap(lambda t: t + torch.ones(7))(x),
+    "no such place": lambda x: vmap(lambda t: t.select(0, 9))(x),
+    "no such view": lambda x: vmap(lambda t: t.view(7))(x),
+    "jvp of no tensor": lambda x: jvp(lambda t: 3, (x,), (x,)),
+    "jvp without others": lambda x: jvp(lambda t: t, (x,), (x,), has_aux=True),
+    "jacfwd of no tensor": lambda x: jacfwd(lambda t: 3)(x),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_errors_say(name):
+    fn = WORDS[name]
+    with pytest.raises(Exception) as expected:
+        fn(X)
+    jit.reset()
+    with pytest.raises(type(expected.value)) as found:
+        jit.compile(fn)(X)
+    assert str(found.value) == str(expected.value)
+
+
+CAPTURED = torch.arange(4.0)
+CHANGES = {
+    "in place": lambda t: CAPTURED.add_(1),
+    "by index": lambda t: CAPTURED.__setitem__(2, 5),
+    "a view": lambda t: CAPTURED[1:].mul_(3),
+    "without gradients": lambda t: CAPTURED.data.add_(1),
+    "the argument": lambda t: t.mul_(2),
+}
+
+
+@pytest.mark.parametrize("of", ["grad", "vjp", "jvp", "of a map", "map of"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_inside(name, of):
+    def inside(t):
+        try:
+            CHANGES[name](t)
+        except RuntimeError as error:
+            said.append(str(error))
+        return (t * 2).sum()
+
+    fn = {"grad": lambda x: grad(inside)(x), "vjp": lambda x: vjp(inside, x)[0],
+          "jvp": lambda x: jvp(inside, (x,), (x,)), "of a map": lambda x: grad(lambda t: vmap(inside)(t).sum())(x),
+          "map of": lambda x: vmap(grad(inside))(x)}[of]
+    jit.reset()
+    seen = []
+    for run in (fn, jit.compile(fn)):
+        said: list = []
+        CAPTURED.copy_(torch.arange(4.0))
+        x = torch.ones(3, 2)
+        seen.append((tree_leaves(run(x)), said, CAPTURED.clone(), x))
+    (results, *eager), (found, *compiled) = seen
+    same(results, found)
+    same(eager, compiled)

@@ -21,7 +21,7 @@ from . import stance, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic
-from .numbers import Integers, is_half
+from .numbers import Integers, integer_of, is_half
 from .ways import Known
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Settings:
         floats = any(is_half(origin[1]) for origin in origins)
         if not isinstance(call, native().Plan):
             call = native().Unhooked(unpacked(call) if floats else call)  # a backend's Python is not the program's
-        return call, sources + ([Integers(origins)] if floats else [origin[0] for origin in origins])
+        return call, sources + ([Integers(origins)] if floats else [integer_of(*origin) for origin in origins])
 
     def resume_function(self, fn: Resumed, resume: Resume, compiled: bool):
         """The function that goes on after a break in ``fn``; one per place, captured on its own if ``compiled``."""

@@ -386,8 +386,13 @@ class Emitter:
         if what == "int":
             self.load_source(origin)
         else:
-            self.call(torch.Tensor.size if what == "size" else torch.Tensor.stride,
-                      functools.partial(self.load_source, origin), self.const(dim[0]))
+            self.load_size(origin, what, *dim)
+
+    def load_size(self, source: Source, what: str, dim: int) -> None:
+        """The size or stride of a tensor in a dimension, which no class or mode of the program's is asked about."""
+        fn = torch.Tensor.size if what == "size" else torch.Tensor.stride
+        self.call(unasked(fn) if self.session.asker.seen else fn, functools.partial(self.load_source, source),
+                  self.const(dim))
 
     def class_value(self, cls) -> Value:
         return ClassValue(cls)

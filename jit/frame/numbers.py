@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class NumberProgram:
         self.arguments: list = []
         self.known: dict = {}
 
-    def argument(self, value: Source | Value) -> int:
+    def argument(self, value: Source | SizeOf | Value) -> int:
         """The position of a value among the arguments."""
         key = ("argument", value.identity() if isinstance(value, Value) else value)
         if key not in self.known:
@@ -66,6 +67,23 @@ class NumberProgram:
         return self.known[key]
 
 
+@dataclasses.dataclass(frozen=True)
+class SizeOf:
+    """A size or stride of a tensor that is no input of the plan itself, as that of a wrapper around others."""
+
+    source: Source
+    what: str
+    dim: int
+
+    def emit(self, e: Emitter) -> None:
+        e.load_size(self.source, self.what, self.dim)
+
+
+def integer_of(origin: Source, what: str, *dim: int) -> Source | SizeOf:
+    """What a plan is given for a symbol of this origin, with an ``emit``."""
+    return origin if what == "int" else SizeOf(origin, what, *dim)
+
+
 class Integers:
     """The integers of a plan some of which are halves of symbolic floats, as one argument.
 
@@ -76,9 +94,9 @@ class Integers:
     def __init__(self, origins: list) -> None:
         self.program = NumberProgram()
         self.results = []
-        for origin, kind, *_ in origins:
+        for origin, kind, *dim in origins:
             self.results.append((kind.removeprefix("float_"), self.program.value(origin)) if is_half(kind)
-                                else ("int", self.program.argument(origin)))
+                                else ("int", self.program.argument(integer_of(origin, kind, *dim))))
 
     def emit(self, e: Emitter) -> None:
         program = self.program

@@ -18,7 +18,7 @@ from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_place, guard_tensor
-from .values import batched, first_reads, read_numbers
+from .values import batched, first_reads, read_numbers, unmapped
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -195,9 +195,14 @@ class Recording:
             if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None
+            if self.s.levels and (self.s.in_a_map or self.s.tracer.forward_mode):
+                raise Unsupported("an error of PyTorch inside torch.vmap or torch.func.jvp, which may be another there",
+                                  kind="functorch") from None
             raise
         if self.leaves_used != leaves:
             refuse_tracked(fn, value)
+        if self.s.levels:
+            unmapped.note(self.s, (*args, *kwargs.values()), value)
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         for a, version in elsewhere:

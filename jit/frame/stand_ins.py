@@ -84,6 +84,13 @@ class AskedObject:
         return given.asker.at_function(func, args, kwargs)
 
 
+class Opaque:
+    """Stands for what PyTorch only hands on."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
 class Alike:
     """In place of an asker: operators give new stand-ins like the one that they are called with."""
 
@@ -226,16 +233,25 @@ class Asker:
                               kind="tensor-attribute")
         if getter_of(fn) in _OF_THE_OBJECT and args[0].dispatches and not self.overridden(parts_of(s, args)):
             return args[0].of_the_object(s, fn.__self__.__name__)
-        given = [self.to_real(a) for a in args]
+        given = [Opaque(a) if fn is torch.Tensor.__eq__ and not a.is_numeric and not a.overrides_functions(s)
+                 else self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
         before = [(t, t.grad_fn) for t in mine]
         with self.as_program(), Operators(self):
             try:
                 result = fn(*given, **named)
-            except (Raised, JitError):
+            except JitError:
+                raise
+            except Raised as raised:
+                if fn.__module__ == "_operator" and s.is_exception(raised.value, TypeError):
+                    raise Unsupported("a TypeError of a class or mode that an operator asks, for which Python asks the "
+                                      "other operand", kind="argument-error") from None
                 raise
             except Exception as error:  # of PyTorch's, as in eager
+                if names_stand_ins(error, mine):
+                    raise Unsupported("an error of PyTorch whose text may name a class or a size",
+                                      kind="argument-error") from None
                 raise Raised(s.exception(error)) from None
         if any(t.grad_fn is not history for t, history in before):
             raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
@@ -324,7 +340,7 @@ class Asker:
     def to_value(self, obj: object) -> Value:
         """What PyTorch gives, or calls with."""
         s = self.s
-        if isinstance(obj, (StandIn, AskedObject)):
+        if isinstance(obj, (StandIn, AskedObject, Opaque)):
             return obj.value
         if isinstance(obj, torch.Tensor):
             return lift(s, s.tracer.constant(obj))
@@ -409,6 +425,8 @@ class Asker:
             if not is_not_implemented(result):
                 return result
             asked.append(cls)
+        if fn.is_const() and fn.const(s) is torch.Tensor.__eq__:  # whose TypeError is told as this
+            return Constant(NotImplemented)
         raise Unsupported(f"no __torch_function__ of {[c.__name__ for c in asked]} takes the call",
                           kind="tensor-subclass")
 
@@ -524,6 +542,13 @@ def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:
             yield v
         else:
             yield from parts_of(s, nested)
+
+
+def names_stand_ins(error: Exception, stand_ins: list[StandIn]) -> bool:
+    """Whether the text of an error may say of stand-ins what is not so of what they stand for."""
+    classes = StandIn, Asked, AskedObject, Opaque
+    return (any(cls.__name__ in str(error) for cls in classes)
+            or any(type(n) is not int for t in stand_ins for n in t.shape))
 
 
 def is_not_implemented(value: Value) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from jit.devices import registered
 from jit.errors import Unsupported
+from jit.graph import saved_tensors
 
 if TYPE_CHECKING:
     from jit.graph.handles import TensorHandle
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def _view(name: str) -> Callable:
-    return lambda t, h: t.call_op(name, (h,), {})
+    def view(t: Tracer, h: TensorHandle) -> TensorHandle:
+        made = t.call_op(name, (h,), {})
+        saved_tensors.note(t, getattr(torch.Tensor, name).__get__, [h], {}, made, (), None)
+        return made
+
+    return view
 
 
 def _grad(t, h: TensorHandle) -> None:

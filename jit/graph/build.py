@@ -147,6 +147,7 @@ class Builder(NodeList):
         self.moved: set = set()
         self.guess: Callable | None = None  # node -> the value that it is taken to have on every run, or None
         self.recording = False
+        self.slices = False  # whether what is made is one slice of many, inside of a map
         # "math" or "other": the kernels that the program itself has chosen for attention.
         self.attention: str | None = None
 
@@ -371,12 +372,14 @@ class Builder(NodeList):
 
     # copies
 
-    def clone(self, x: Node, strides: tuple[IntExpr, ...] | None = None) -> Node:
+    def clone(self, x: Node, strides: tuple[IntExpr, ...] | None = None, preserves: bool = False) -> Node:
+        """``preserves``: with the layout of ``x``, also where it is part of a larger tensor."""
         t = x.type
         strides = layout.preserved_strides(t) if strides is None else tuple(strides)
         if t.dtype in pairs.PARTS and pairs.computed(x):
             return pairs.joined(self, pairs.parts(self, x), strides)
-        return self.node("clone", (x,), {}, TensorType(t.shape, strides, t.dtype, t.device))
+        attrs = {"preserves": True} if preserves else {}
+        return self.node("clone", (x,), attrs, TensorType(t.shape, strides, t.dtype, t.device))
 
     def contiguous(self, x: Node) -> Node:
         return x if x.type.is_contiguous else self.clone(x, contiguous_strides(x.type.shape))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jit.graph.proxy import Proxy
     from jit.graph.tracer import Tracer
 
-_versions = count(1)
+_versions = count(1)  # 0: before all
 _LISTED = 1 << 14  # elements of a view whose places are compared one by one
 
 
@@ -43,7 +43,8 @@ class Base:
     node or None."""
 
     __slots__ = ("node", "type", "version", "input", "example", "mutated",
-                 "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile")
+                 "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile",
+                 "unmapped")
 
     def __init__(self, node: Node, input: Node | None = None, example: torch.Tensor | None = None,
                  carries: bool = False) -> None:
@@ -58,6 +59,7 @@ class Base:
         self.frozen, self.shadows = None, []
         self.restricted = ()  # weak references to views that have a restricted step
         self.fragile = input is not None  # eager has not kept it for the backward so far
+        self.unmapped = False  # made inside of a map from nothing that is mapped
 
 
     @property

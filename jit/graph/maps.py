@@ -178,7 +178,7 @@ def _diagonal(m: Batch, n: Node) -> Node:
 
 @rule("clone")
 def _clone(m: Batch, n: Node) -> Node:
-    return m.b.clone(m.all(n.inputs[0]), (n.type.numel, *n.type.strides))
+    return m.b.clone(m.all(n.inputs[0]), None if "preserves" in n.attrs else (n.type.numel, *n.type.strides))
 
 
 @rule("flip")

@@ -86,6 +86,7 @@ class Tracer:
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
+        self.forward_mode = False  # inside of torch.func.jvp, where autograd is used for what PyTorch does without it
         self.captured_before = 0  # memory from outside of a gradient of torch.func; 0 where there is none
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones
@@ -589,9 +590,10 @@ class Tracer:
         ``inplace``: as an in-place operation does, and not as one that changes a tensor besides what it gives."""
         b = self.builder
         base = target.base
-        if base.version < self.written_before:
+        came = base.input is not None  # whenever the program has first used it
+        if base.version < self.written_before or self.written_before and came:
             raise Unsupported("a tensor from outside of torch.vmap is changed in it", "clone() it", kind="functorch")
-        if inplace and self.captured_before and (base.version < self.captured_before or base.input is not None):
+        if inplace and (base.version < self.captured_before or self.captured_before and came):
             raise Unsupported("a tensor from outside of a gradient of torch.func is changed in it, which eager refuses",
                               "clone() it", kind="functorch")
         # Eager allows some; they change elements that the view does not show, or one element several times.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from .. import torch_private
+
 # The types of elements that both know, and for which PyTorch has all operations.
 DTYPES = {np.dtype(name): getattr(torch, name) for name in (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")}
@@ -19,7 +21,8 @@ def memory_of(array: np.ndarray) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+    with torch_private.WithoutTorchFunction():  # no mode of the program's sees it
+        return tensor.detach().numpy()
 
 
 def as_read_only(tensor: torch.Tensor) -> np.ndarray:
@@ -30,4 +33,5 @@ def as_read_only(tensor: torch.Tensor) -> np.ndarray:
 
 def as_scalar(tensor: torch.Tensor) -> np.generic:
     """The NumPy scalar that a tensor of one element holds."""
-    return tensor.detach().numpy()[()]
+    with torch_private.WithoutTorchFunction():
+        return tensor.detach().numpy()[()]

@@ -61,9 +61,11 @@ def nothing(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
 def enter(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inner_gradients or _duals(s) or torch_private.in_forward_mode():
         raise _refuse("a dual level inside of another one")
+    transforms.refuse_modes(s)
     transforms.grad_begins(s, [], {})
     *before, level = s.levels
     s.journal.set_field(s, "levels", (*before, replace(level, duals=())))
+    s.journal.set_field(s.tracer, "captured_before", level.outside[1])  # such a level refuses nothing
     return Constant(0)
 
 

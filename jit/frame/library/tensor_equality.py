@@ -47,6 +47,14 @@ def equal_to(s: Session, tensor: Value, args: list[Value], kwargs: dict[str, Val
     return equal_tensors(s, [tensor, *args], kwargs)
 
 
+@on_call(torch.Tensor.__eq__)
+def compared(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """As a class or a mode calls it that was asked about ``==``."""
+    if len(args) == 2 and args[0].is_tensor and not kwargs and not args[1].is_numeric:
+        return Constant(NotImplemented)
+    return s.torch_call(torch.Tensor.__eq__, args, kwargs)
+
+
 def _computed_alike(a: Node, b: Node) -> bool:
     """Whether two nodes have the same value because the same is done to the same."""
     seen, todo = set(), [(a, b)]

@@ -25,6 +25,7 @@ from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
 from ..tables import on_call, on_code, on_name
 from ..values import batched
+from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.lifting import lift
@@ -154,6 +155,7 @@ def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes), _outside(s))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
+    s.journal.set_field(s.tracer.builder, "slices", True)
     return Constant(level.number)
 
 
@@ -165,7 +167,9 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
     with _around(s, level):
         _write_back(s, level)
-    s.journal.set_field(s.tracer, "written_before", level.outside[0])
+    outside = level.outside[0]
+    s.journal.set_field(s.tracer, "written_before", outside)
+    s.journal.set_field(s.tracer.builder, "slices", bool(outside))
     return Constant(len(left))
 
 
@@ -227,7 +231,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        found = s.recording.tensor_of(mapping.collect(s.tracer, handle, level.number, _size(s, level)))
+        found = s.recording.tensor_of(_collected(s, handle, level))
     else:
         found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
         sizes = [_size(s, level), *handle.shape]
@@ -237,6 +241,17 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
             found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
+
+
+def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
+    """All slices of a result: a view, where each is a view of what the function has computed."""
+    base, size = base_of(handle.node), _size(s, level)
+    if base is not handle.node and base in maps.depends(s.tracer.builder.nodes, level.number):
+        memory = mapping.collect(s.tracer, s.tracer.fresh(base, handle.requires_grad), level.number, size)
+        view = mapping.shown(s.tracer, handle, base, memory, level.number, size)
+        if view is not None:
+            return view
+    return mapping.collect(s.tracer, handle, level.number, size)
 
 
 def _size(s: Session, level: Level) -> object:
@@ -369,7 +384,20 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
     return (out, pushed, *aux)
 
 
+def refuse_modes(s: Session) -> None:
+    """Forward mode is done by other calls here, which are none that a mode of the program's sees in eager."""
+    if s.asker.overridden([]):
+        raise _refuse("forward mode under a TorchFunctionMode")
+
+
 @on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))
 def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     with _whole():
-        return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+        refuse_modes(s)
+        try:
+            with s.journal.temporarily(s.tracer, "forward_mode", True):
+                return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+        except Raised as raised:
+            if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
+                raise _refuse("what jvp() says of a function that gives no tensors") from None
+            raise

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import torch
 
+from ... import torch_private
 from ...devices import backend
 from ...errors import Unsupported
 from ...graph.dims import hint
@@ -26,6 +27,7 @@ from ...runtime import facts
 from ...runtime.array_memory import DTYPES, as_array, as_read_only, as_scalar
 from .. import source as src
 from .. import tables
+from ..states.function_state import FUNCTION_STATE
 from ..tables import wrapper
 from . import batched
 from .base import Raised, Value, type_name
@@ -168,7 +170,8 @@ class ArrayValue(Value):
             value = to_dtype(s, value, self.handle(s).dtype)
         elif not isinstance(given, bool) and np.issubdtype(real.dtype, np.integer) and isinstance(given, float):
             value = Constant(int(given))
-        s.torch_call(torch.Tensor.__setitem__, [self.tensor(s), lowered(s, key), value], {})
+        with unasked(s):
+            s.torch_call(torch.Tensor.__setitem__, [self.tensor(s), lowered(s, key), value], {})
 
     def truth(self, s: Session) -> bool:
         return self._single(s).truth(s)
@@ -277,7 +280,8 @@ class ArrayMethod(Value):
         return types.BuiltinMethodType
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tables.array_methods[self.name](s, self.owner, args, kwargs)
+        with unasked(s):
+            return tables.array_methods[self.name](s, self.owner, args, kwargs)
 
     def emit(self, e: Emitter) -> None:
         e.load(self.owner)
@@ -309,7 +313,9 @@ def with_tensor(s: Session, op: Binary | Comparison, array: ArrayValue, a: Value
     without a say in the type of the result."""
     if not array.is_scalar:
         raise refuse("an operator of an array and a tensor")
-    return s.torch_call(op.fn, [number_like(s, v, b if v is a else a) if v.is_array else v for v in (a, b)], {})
+    with unasked(s):
+        operands = [number_like(s, v, b if v is a else a) if v.is_array else v for v in (a, b)]
+    return s.torch_call(op.fn, operands, {})
 
 
 def number_like(s: Session, scalar: ArrayValue, tensor: Value) -> Value:
@@ -441,7 +447,7 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
     wanted = s.wrap(errors_are_wanted(), src.Returned(src.Const(errors_are_wanted)))
     if wanted.const(s):
         raise refuse("errors about values, which are wanted (numpy.seterr)")
-    with whole():
+    with whole(), contextlib.nullcontext() if holds_tensor(s, (*args, *kwargs.values())) else unasked(s):
         if type(fn) is np.ufunc:
             return ufunc(s, fn, list(args), dict(kwargs))
         rule = tables.array_rules.get(fn)
@@ -459,6 +465,13 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
 def errors_are_wanted() -> bool:
     """Whether NumPy does more about values than to warn of them (``np.seterr``), which graphs do not."""
     return not {"ignore", "warn"}.issuperset(np.geterr().values())
+
+
+def unasked(s: Session) -> contextlib.AbstractContextManager:
+    """A block in which no mode or class of the program's is asked: the functions of PyTorch that compute an array are
+    none that the program calls."""
+    off = torch_private.FunctionState.ALL_DISABLED
+    return s.states.told(FUNCTION_STATE, off) if s.asker.seen else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

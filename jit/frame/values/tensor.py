@@ -291,10 +291,19 @@ class TensorValue(Value):
     def unary(self, s: Session, op: Unary) -> Value | None:
         return s.torch_call(op.fn, [self], {})
 
+    def derives(self, s: Session, other: Value) -> bool:
+        if not other.is_tensor or self.cls is other.cls or not issubclass(self.cls, other.cls):
+            return False
+        self.pytype(s), other.pytype(s)
+        return True
+
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if other.is_numeric:
             return s.torch_call(op.fn, [self, other], {})
         self.pytype(s), other.pytype(s)
+        if op.equality and s.asker.overridden([self, other]):  # the one that asks before it looks at the other
+            result = s.torch_call(torch.Tensor.__eq__, [self, other], {})
+            return None if result.is_leaf and result.value is NotImplemented else result
         return None
 
     def has_index(self, s: Session) -> bool:

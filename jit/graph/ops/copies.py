@@ -119,7 +119,8 @@ def contiguous(b: Builder, self: Node, *, memory_format: torch.memory_format = t
 
 @op("clone")
 def clone(b: Builder, self: Node, *, memory_format: torch.memory_format | None = None) -> Node:
-    return b.clone(self, layout.format_strides(self.type, memory_format))
+    preserves = memory_format in (None, torch.preserve_format)
+    return b.clone(self, layout.format_strides(self.type, memory_format), preserves)
 
 
 @op("_to_copy")

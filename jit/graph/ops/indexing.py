@@ -245,6 +245,8 @@ def setitem(t: Tracer, self: TensorHandle, index: int | TensorHandle | tuple[obj
     source = self.node
     handles = [self, *given]
     if _is_mask(index) and (not given or value.ndim == 0) and index.ndim <= self.ndim:
+        if index.ndim == 0 and t.grad_enabled and unwritable.which(self):
+            raise RuntimeError("a leaf is changed at a selected place")  # eager is asked for its own words
         if index.ndim == 0 and given:
             _check_put(self, value, [index])
         mask = index.node

@@ -37,6 +37,12 @@ def with_strides(b: Builder, x: Node, strides: tuple[IntExpr, ...]) -> Node:
     return x
 
 
+def in_order(b: Builder, x: Node) -> Node:
+    """``x``, a node that was just made, stored contiguously, also where it is one slice of many."""
+    strides = contiguous_strides(x.type.shape)
+    return b.clone(x, strides) if b.slices else with_strides(b, x, strides)
+
+
 @op("softmax", "special_softmax")
 def softmax(b: Builder, self: Node, dim: IntExpr, dtype: torch.dtype | None = None) -> Node:
     x = b.cast(self, dtype or self.dtype)
@@ -77,7 +83,7 @@ def _rows_back(name: str, rule: Callable) -> None:
         dims = (normalize_dim(dim, rank),) if rank else ()
         result = rule(b, b.opmath(grad_output), b.opmath(output), dims)
         result = b.cast(result, input_dtype)
-        return with_strides(b, result, contiguous_strides(result.type.shape))
+        return in_order(b, result)
 
     op(name)(expand)
 
@@ -96,7 +102,7 @@ def _softmax(b: Builder, x: Node, dim: IntExpr) -> Node:
     x = b.opmath(x)
     e = b.exp(b.sub(x, b.reduce("amax", x, dims, True)))
     result = b.cast(b.marked(b.div(e, b.reduce("sum", e, dims, True)), "softmax"), dtype)
-    return with_strides(b, result, contiguous_strides(x.shape))
+    return in_order(b, result)
 
 
 @op("log_softmax", "special_log_softmax")
@@ -111,7 +117,7 @@ def log_softmax(b: Builder, self: Node, dim: int, dtype: torch.dtype | None = No
     x = b.opmath(x)
     shifted = b.sub(x, b.reduce("amax", x, dims, True))
     result = b.cast(b.marked(b.sub(shifted, b.log(b.reduce("sum", b.exp(shifted), dims, True))), "log_softmax"), dtype)
-    return with_strides(b, result, contiguous_strides(x.shape))
+    return in_order(b, result)
 
 
 @op("_log_softmax")
@@ -193,7 +199,7 @@ def native_layer_norm_parts(b: Builder, self: Node, normalized_shape: Sequence[I
         y = b.mul(y, b.opmath(weight))
     if bias is not None:
         y = b.add(y, b.opmath(bias))
-    return with_strides(b, b.cast(y, self.dtype), contiguous_strides(self.shape)), mean, rstd
+    return in_order(b, b.cast(y, self.dtype)), mean, rstd
 
 
 @op("rms_norm")
