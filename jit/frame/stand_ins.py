@@ -244,7 +244,7 @@ class Asker:
             except JitError:
                 raise
             except Raised as raised:
-                if fn.__module__ == "_operator" and s.is_exception(raised.value, TypeError):
+                if getattr(fn, "__module__", None) == "_operator" and s.is_exception(raised.value, TypeError):
                     raise Unsupported("a TypeError of a class or mode that an operator asks, for which Python asks the "
                                       "other operand", kind="argument-error") from None
                 raise
