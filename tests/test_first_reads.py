@@ -112,3 +112,24 @@ def test_gradients():
             f(x, torch.tensor(v)).backward()
             grads.append(x.grad)
         same(*grads)
+
+
+def test_loops_that_a_number_ends():
+    """How often a loop runs is no fact for each of its rounds: it is compiled a few times, and not once per number."""
+    def f(x, n):
+        while n > 0:
+            x, n = torch.tanh(x * 1.1), n - 1
+        return x
+
+    fast = jit.compile(f)
+    for n in (3, 5, 2, 7, 0, 4, 9, 1, 6, 8):
+        assert torch.allclose(fast(torch.ones(4), torch.tensor(n)), f(torch.ones(4), torch.tensor(n)))
+    assert len(fast.entries) <= 3
+
+    def g(x, n):
+        return x.sin() if n > 2 else x.cos()
+
+    fast = jit.compile(g)
+    for n in (3, 1, 4, 2, 0, 9, 1, 7):
+        assert torch.allclose(fast(torch.ones(4), torch.tensor(n)), g(torch.ones(4), torch.tensor(n)))
+    assert len(fast.entries) == 2 and not jit.explain(g)(torch.ones(4), torch.tensor(5)).graph_break_count

@@ -20,7 +20,7 @@ from ..runtime.numbers import unpack
 from . import stance, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
-from .dynamic import Dynamic
+from .dynamic import Dynamic, Told
 from .numbers import Integers, integer_of, is_half
 from .ways import Known
 
@@ -57,6 +57,7 @@ class Settings:
         unsteady: places where a value was guessed that has changed since (guesses.py).
         ways: which way the program goes at branches on values (ways.py).
         lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
+        told: branches on data that were told ahead (varying.py).
         sizes_vary: sizes were others at a later call: what goes on after breaks tries symbols at once (tried.py).
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
@@ -74,6 +75,7 @@ class Settings:
     ways: Known = dataclasses.field(default_factory=Known)
     lengths: set = dataclasses.field(default_factory=set)
     sizes_vary: bool = False
+    told: Told = dataclasses.field(default_factory=Told)
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -237,7 +239,7 @@ class Missed:
 
     def __init__(self, settings: Settings, bound: object = None, resumed: bool | str = False) -> None:
         self.settings, self.bound = settings, bound
-        self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
+        self.renew(resumed)
         self.captures: list[Captured] = []  # their summaries
         self.limits = Limits()
         self.given_up = False
@@ -245,6 +247,13 @@ class Missed:
         self.assuming = True
         self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
         self.reasons: list[str] = []
+
+    def renew(self, resumed: bool | str | None = None) -> None:
+        """Know nothing of what varies."""
+        settings = self.settings
+        resumed = self.dynamic.resumed if resumed is None else resumed
+        self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
+        self.dynamic.told = settings.told
 
     def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up or self.limits.is_full(values):
@@ -463,7 +472,8 @@ def reset() -> None:
         if isinstance(missed, Missed):
             missed.captures.clear()
             missed.given_up, missed.failures, missed.assuming, missed.limits = False, 0, True, Limits()
-            missed.dynamic = Dynamic(missed.settings.dynamic, missed.dynamic.resumed, missed.settings.fullgraph)
+            missed.settings.told = Told()
+            missed.renew()
             missed.settings.resumes.clear()
             missed.settings.unsteady.clear()
             missed.settings.lengths.clear()

@@ -50,6 +50,19 @@ def _marks(tensor: torch.Tensor, *names: str) -> set[int]:
     return set().union(*(getattr(tensor, name, None) or () for name in names))
 
 
+class Told:
+    """Branches on data that were told ahead, in the functions of one ``jit.compile``.
+
+    Attributes:
+        found: (place, how often it was reached in a capture) -> what was found there, None for both.
+        turned: the places of those that have become None.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple, bool | None] = {}
+        self.turned: set[tuple] = set()
+
+
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a
     symbol at once, False none ever. ``resumed``: the function goes on after a break, so that its integers are often a
@@ -81,6 +94,7 @@ class Dynamic:
         # What has been there: a number, or a reference that does not keep it alive; None for several.
         self.objects: dict[Source, object] = {}
         self.facts: dict[object, set] = {}
+        self.told = Told()
         self.captures = 0  # so far
         self.limit: int = config.cache_limit  # of captures
 

@@ -4,6 +4,7 @@ or is read anew once it has changed between captures, and a break where neither 
 from __future__ import annotations
 
 import types
+from collections import Counter
 
 from ..errors import Unsupported
 from ..graph.dims import free_symbols
@@ -27,6 +28,7 @@ class Varying:
 
     def __init__(self, history, env, guards: Guards) -> None:
         self.history, self.env, self.guards = history, env, guards
+        self.asked: Counter[tuple] = Counter()  # by place, how often a branch was told ahead there
 
     def length_at(self, source, n: int):
         """The length of a container from outside: an int that is guarded, or a Dim once it has changed between
@@ -92,6 +94,24 @@ class Varying:
             or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__):
             return False
         return self.history.is_replaced(source, obj)
+
+    def turns(self, place: tuple) -> bool:
+        """Whether the branch at a place is none that is told ahead: it is reached several times in a capture, so that
+        there is no end of what may be found, and it has turned out otherwise."""
+        history = self.history
+        return (history is not None and not history.in_one_graph and place in history.told.turned
+                and (place, 1) in history.told.found)
+
+    def foretells(self, place: tuple, holds: bool) -> bool:
+        """Note what a branch on data finds that is told ahead -> whether it still may be."""
+        if self.history is None:
+            return True
+        key, told = (place, self.asked[place]), self.history.told
+        self.asked[place] += 1
+        if told.found.setdefault(key, holds) not in (holds, None):
+            told.found[key] = None
+            told.turned.add(place)
+        return not self.turns(place)
 
     def foresee(self, slots) -> None:
         """The program itself puts something else into these slots: (source, integer or None) of each. Raises Reconsider

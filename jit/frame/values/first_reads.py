@@ -4,6 +4,8 @@ A number that is only kept, returned or an operand of tensors is read behind the
 program needs to know it, as a size, an index or in a branch, and it is computed from one small tensor of integers on
 the CPU, or from one drawn number, the capture is made again with all such numbers as numbers from outside: a constant
 with a guard at first, and a symbol once it has changed, as sizes are. Their source computes them from that tensor.
+What a branch finds is no number that could be a symbol: where it has turned out otherwise at one capture after another,
+as in a loop that a number ends, it is a break as any branch on data.
 """
 
 from __future__ import annotations
@@ -65,6 +67,9 @@ def read(s: Session, tensor: TensorValue, method: str) -> Value | None:
     found = _only_input(s, tensor.handle(s))
     if found is None or method != "tolist" and hint(tensor.handle(s).type.numel) != 1:
         return None
+    decides = method == "__bool__"
+    if decides and s.varying.turns(s.frames[-1].where()):
+        return None
     outside, node, cone = found
     keep_sizes([tensor.handle(s)])
     text = None if len(cone) == 1 else to_python(Graph([node], cone, [Output(tensor.handle(s).node)], s.tracer.env))
@@ -74,7 +79,10 @@ def read(s: Session, tensor: TensorValue, method: str) -> Value | None:
         real = generator.obj
     else:
         source, real = src.Computed(outside.source, _of_tensor, (text, method)), outside.obj
-    return _wrapped(s, source.read()(real), source)
+    number = source.read()(real)
+    if decides and not s.varying.foretells(s.frames[-1].where(), number):
+        raise Reconsider("")
+    return _wrapped(s, number, source)
 
 
 def needed(s: Session, tensor: TensorValue, method: str) -> Value | None:
