@@ -64,6 +64,7 @@ class Captured:
         sees_tensors: whether a tensor or a module was among what the frame looked at.
         doubt: of a graph with an assumption, what is called when it fails (``assumptions.Doubt``).
         learner: where it breaks at a branch on values, what learns which way the program goes (``ways.Learner``).
+        told: places of branches on data that were told ahead (``varying.py``).
         failed: whether a rule of ours has failed.
         instructions: how many instructions were executed symbolically.
         seconds: CPU time of this process for all of it, kernels that were built in this process included.
@@ -80,6 +81,7 @@ class Captured:
     check: object = None
     doubt: object = None
     learner: object = None
+    told: frozenset = frozenset()
     failed: bool = False
     instructions: int = 0
     seconds: float = 0.0
@@ -433,6 +435,7 @@ def capture(fn: Callable, values: tuple[object, ...], settings: Settings, dynami
             with switched_off():
                 captured = attempt.run()
             captured.instructions, captured.seconds = attempt.session.steps, time.process_time() - start
+            captured.told = frozenset(attempt.session.varying.asked)
             return captured
         except assumptions.Reconsider as reconsider:
             refused.update({reconsider.what} - {""})

@@ -327,6 +327,11 @@ class Missed:
         finally:
             native().set_capturing(capturing)
         self.retired = None
+        if entry is not None:
+            entry.told = captured.told
+        for known in dispatcher.entries:  # those that tell ahead what is told no more hold for few calls, and ask long
+            if not self.settings.fullgraph and any(map(self.settings.told.turns, getattr(known, "told", ()))):
+                dispatcher.remove_entry(known)
         for watching in (captured.doubt, captured.learner):
             if watching is not None and entry is not None:
                 watching.watch(self, dispatcher, entry)

@@ -62,6 +62,11 @@ class Told:
         self.found: dict[tuple, bool | None] = {}
         self.turned: set[tuple] = set()
 
+    def turns(self, place: tuple) -> bool:
+        """Whether the branch at a place is none that is told ahead: it is reached several times in a capture, so that
+        there is no end of what may be found, and it has turned out otherwise."""
+        return place in self.turned and (place, 1) in self.found
+
 
 class Dynamic:
     """What earlier captures of one function have seen. ``mode``: None learns from changes, True makes every size a

@@ -96,11 +96,8 @@ class Varying:
         return self.history.is_replaced(source, obj)
 
     def turns(self, place: tuple) -> bool:
-        """Whether the branch at a place is none that is told ahead: it is reached several times in a capture, so that
-        there is no end of what may be found, and it has turned out otherwise."""
-        history = self.history
-        return (history is not None and not history.in_one_graph and place in history.told.turned
-                and (place, 1) in history.told.found)
+        """Whether the branch at a place is none that is told ahead (any more)."""
+        return self.history is not None and not self.history.in_one_graph and self.history.told.turns(place)
 
     def foretells(self, place: tuple, holds: bool) -> bool:
         """Note what a branch on data finds that is told ahead -> whether it still may be."""
