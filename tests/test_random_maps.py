@@ -146,3 +146,13 @@ def test_gradients_of_what_was_dropped(kernel_numbers):
     out = jit.compile(lambda x: vmap(lambda t: F.dropout(t * t, 0.5), randomness="different")(x), fullgraph=True)(x)
     out.sum().backward()
     assert torch.equal(x.grad, out.detach() * 2)
+
+
+def test_a_draw_that_raises_is_caught_inside(eager_numbers):
+    def f(t):
+        try:
+            return t + torch.randint(5, 2, (3,))
+        except RuntimeError:
+            return t * 2 + torch.rand(5)
+
+    compare(lambda x: vmap(f, randomness="different")(x), X)

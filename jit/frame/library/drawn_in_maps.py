@@ -84,9 +84,10 @@ class Draw:
         """A call where the map is called."""
         s, inside = self.s, self.s.levels[self.at:]
         s.journal.set_field(s, "levels", s.levels[:self.at])
-        made = s.torch_call(fn, args, kwargs)
-        s.journal.set_field(s, "levels", (*s.levels, *inside))  # a map around this one has learned of the draw
-        return made
+        try:
+            return s.torch_call(fn, args, kwargs)
+        finally:  # a map around this one has learned of the draw
+            s.journal.set_field(s, "levels", (*s.levels, *inside))
 
     def change(self, **facts: object) -> None:
         """Of the map."""

@@ -97,9 +97,11 @@ def _around(s: Session, level: Level) -> Iterator[None]:
     inside = _outside(s)
     for name, number in zip(("written_before", "captured_before"), level.outside):
         s.journal.set_field(s.tracer, name, number)
-    yield
-    for name, number in zip(("written_before", "captured_before"), inside):
-        s.journal.set_field(s.tracer, name, number)
+    try:
+        yield
+    finally:
+        for name, number in zip(("written_before", "captured_before"), inside):
+            s.journal.set_field(s.tracer, name, number)
 
 
 @contextlib.contextmanager
