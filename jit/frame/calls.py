@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 MAX_DEPTH = 120
+# Breaks at a function of PyTorch's in Python: it may be whole where its code is executed.
+_FOLLOWED = ("torch-argument", "data-dependent-value", "data-dependent-branch", "not-constant")
 
 
 class Calls:
@@ -76,8 +78,7 @@ class Calls:
             if (real.__module__ and real.__module__.startswith("torch")
                 and self.s.tracer.supports(real)
                 and any(v.holds_tensor() for v in (*args, *kwargs.values()))):
-                # An object among the arguments, or a check of values: its Python code can be followed.
-                with self.s.speculate(kinds=("torch-argument", "data-dependent-value", "data-dependent-branch")):
+                with self.s.speculate(kinds=_FOLLOWED):
                     return self.s.torch_call(real, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 

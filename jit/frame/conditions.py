@@ -30,7 +30,9 @@ def _source_of(s: Session, argument: object) -> Source | None:
         return argument
     if argument.symbolic is int:
         origin = s.varying.origins().get(str(argument.dim))
-        return origin[0] if origin is not None and origin[1] == "int" and isinstance(origin[0], Source) else None
+        if origin is not None and origin[1] == "int" and isinstance(origin[0], Source):
+            return origin[0]
+        return s.varying.computed.source(argument.dim)
     return argument.source
 
 

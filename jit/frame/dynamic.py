@@ -12,7 +12,7 @@ from ..graph.dims import Sym
 from ..runtime import native
 from ..runtime.holding import holding
 from .source import Item, Length, Local, Source
-from .tried import Tried
+from .tried import Tried, is_weight
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim
@@ -150,7 +150,7 @@ class Dynamic:
     def at_once(self, source: Source, tensor: torch.Tensor) -> set[int]:
         """The dims of an input that are to be symbols though they have not changed."""
         if self.mode:
-            return set() if source.watched else set(range(tensor.dim()))
+            return set() if source.watched or is_weight(source, tensor) else set(range(tensor.dim()))
         return self.tried.sizes(source, tensor) if self.inner or source in self.tried.new else set()
 
     def unrolls(self, source: Source, position: int) -> bool:

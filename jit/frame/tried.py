@@ -8,27 +8,30 @@ inputs have: it has many callers, which pass this and that. So has an integer th
 the same as a size that is a symbol: it says how much data there is. In front of a layer that goes over sequences the
 first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
 itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained:
-it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change.
+it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change. The sizes
+of what a module has learnt are its own, and stay numbers until one has changed: with symbols for these, each size that
+follows from them, as through a stack of convolutions, would be an expression in hundreds of symbols.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..graph.dims import Symbol, free_symbols, hint
 from ..graph.op_info import op_info
 from .assumptions import Reconsider
+from .source import DictAttr, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
-
     from ..graph.dims import Dim
     from ..graph.ir import Node
     from ..graph.shape_env import ShapeEnv
-    from .source import Source
 
+_WEIGHTS = ("_parameters", "_buffers")  # attributes of a module
 ATTEMPTS = 4  # at one capture; what is left then is numbers
 
 
@@ -59,7 +62,7 @@ class Tried:
 
     def sizes(self, source: Source, tensor: torch.Tensor) -> set[int]:
         """The dims of an input to try."""
-        if source.watched or self.attempts >= ATTEMPTS:
+        if source.watched or self.attempts >= ATTEMPTS or is_weight(source, tensor):
             return set()
         wanted = {d for d, n in enumerate(tensor.shape) if n > 1 and (source, d) not in self.numbers}
         if not self.vary:
@@ -106,6 +109,12 @@ class Tried:
         if held:
             self.numbers |= held
             raise Reconsider("")
+
+
+def is_weight(source: Source, tensor: torch.Tensor) -> bool:
+    """Whether an input is a parameter, or is what a module holds as a parameter or a buffer."""
+    return isinstance(tensor, torch.nn.Parameter) or any(
+        isinstance(node, DictAttr) and node.name in _WEIGHTS for node in source.chain())
 
 
 def _is_number(expr: Dim) -> bool:

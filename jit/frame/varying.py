@@ -11,6 +11,7 @@ from ..graph.dims import free_symbols
 from ..runtime import facts
 from . import source as src
 from .assumptions import Reconsider
+from .computed_sizes import ComputedSizes
 from .guards import Guards
 from .values.numbers import DimValue, FloatValue
 
@@ -28,6 +29,8 @@ class Varying:
 
     def __init__(self, history, env, guards: Guards) -> None:
         self.history, self.env, self.guards = history, env, guards
+        self.computed = ComputedSizes(guards)
+        env.scaled = self.computed.scaled
         self.asked: Counter[tuple] = Counter()  # by place, how often a branch was told ahead there
 
     def length_at(self, source, n: int):
@@ -59,6 +62,11 @@ class Varying:
             self.guards.fresh.add(source)
         self.guards.add(source, facts.TypeIs(type(obj)))
         return value
+
+    def integer_of(self, value: FloatValue, fn):
+        """``fn`` of a float that is computed from sizes, as a symbolic integer; None where there is none."""
+        dim = self.computed.integer(value, fn)
+        return None if dim is None else DimValue(dim)
 
     def expect(self, source, n: int, cls) -> None:
         """A container from outside is to be read as a whole: one that keeps growing is left to the interpreter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Callable
 
 from jit.graph.dims import Dim, IntExpr, Sym, evaluate, free_symbols, hint
 from jit.graph.journal import Journal
@@ -32,7 +33,10 @@ class ShapeEnv:
         origins: symbol name -> the origin given to ``symbol``; opaque here.
         symbols: symbol name -> the symbol that ``symbol`` gave.
         journal: takes back guards and symbols.
+        scaled: the integer below the product of a size and a float, or None where it has no symbol.
     """
+
+    scaled: Callable[[Dim, float], IntExpr | None] = staticmethod(lambda size, factor: None)
 
     def __init__(self, prefix: str = "s") -> None:
         self.prefix = prefix

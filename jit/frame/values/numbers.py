@@ -189,6 +189,15 @@ class FloatValue(Value):
     def to_float(self, s: Session) -> Value:
         return self
 
+    def to_int(self, s: Session) -> Value:
+        return s.varying.integer_of(self, int) or super().to_int(s)
+
+    def integral(self, s: Session, fn: Callable) -> Value:
+        return s.varying.integer_of(self, fn) or super().integral(s, fn)
+
+    def rounded(self, s: Session, digits: list[Value]) -> Value:
+        return not digits and s.varying.integer_of(self, round) or super().rounded(s, digits)
+
     def getattr(self, s: Session, name: str) -> Value:
         return self if name == "real" else Constant(self.const(s)).getattr(s, name)
 

@@ -8,10 +8,20 @@ from collections.abc import Sequence
 
 from jit.devices import backend
 from jit.graph import layout
-from jit.graph.dims import Dim
+from jit.graph.dims import Dim, IntExpr, env_of
 from jit.graph.ir import TensorType, contiguous_strides
 from jit.graph.nested import several
 from jit.graph.registry import extern
+
+
+def _scaled(n: IntExpr, factor: float) -> IntExpr | None:
+    """A size times a factor, rounded down; None where that is no number and has no symbol."""
+    if type(n) is not Dim:
+        return int(n * factor)
+    if not math.isfinite(factor):
+        return None
+    env = env_of(n)
+    return n * int(factor) if factor == int(factor) else None if env is None else env.scaled(n, factor)
 
 
 def _laid_out(x: TensorType, shape: tuple, follows: bool) -> TensorType:
@@ -40,9 +50,10 @@ def resize(x: TensorType, size: Sequence | None, *options: object) -> TensorType
         factors = tuple(several(options[-1])) if options else ()
         if len(factors) != x.rank - 2 or not all(type(f) in (int, float) for f in factors):
             return NotImplemented
-        if any(type(n) is Dim and f != int(f) for n, f in zip(x.shape[2:], factors) if math.isfinite(f)):
+        found = [_scaled(n, f) for n, f in zip(x.shape[2:], factors)]
+        if None in found:
             return NotImplemented
-        size = [n * int(f) if type(n) is Dim else int(n * f) for n, f in zip(x.shape[2:], factors)]
+        size = found
     if len(size) != x.rank - 2:
         return NotImplemented
     return _laid_out(x, (*x.shape[:2], *size), True)
