@@ -3,7 +3,7 @@
 A size is a polynomial of symbols, and a product with a float is none. Where all sizes in it are those of one tensor
 from outside, the integer is a symbol of its own, whose source computes it from that tensor with Python's own
 arithmetic: for guards and, at each call, for the plan. Else the sizes are numbers, as with all else that Python
-computes and the graph needs to know.
+computes and the graph needs to know. As with sizes, 0 and 1 are always numbers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class ComputedSizes:
             known = f"i{len(integers)}"
             integers[known] = (source, "int")
             self.guards.add(source, facts.TypeIs(int))
-        return Sym(known, number, lo=0, hi=LARGEST, env=env)  # type: ignore[return-value]  # a symbol is no int
+            env.require(Sym(known, number, env=env) - 2)  # type: ignore[arg-type]  # a symbol is no int
+        return Sym(known, number, lo=2, hi=LARGEST, env=env)  # type: ignore[return-value]
 
 
 class _Text:

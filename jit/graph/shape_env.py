@@ -80,6 +80,10 @@ class ShapeEnv:
             self._record(Predicate(">=0", e if truth else -1 - e))  # type: ignore[arg-type]
         return truth
 
+    def require(self, e: Dim) -> None:
+        """Record that ``e`` is not negative."""
+        self._record(Predicate(">=0", e))
+
     def specialize(self, e: IntExpr) -> int:
         """Record that ``e`` keeps its present value and return that."""
         value = hint(e)

@@ -1,9 +1,10 @@
-"""PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan`` and
-``while_loop`` of ``torch._higher_order_ops``. In eager each of them is compiled by PyTorch's own compiler for the call.
-Loops over a dimension are written out. Where the predicate of ``cond`` is data, both branches are computed, and their
-results chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is
-not taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a
-tensor."""
+"""PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan``,
+``associative_scan`` and ``while_loop`` of ``torch._higher_order_ops``. In eager most of them are compiled by PyTorch's
+own compiler for the call. Loops over a dimension are written out. Where the predicate of ``cond`` is data, both
+branches are computed, and their results chosen from, if that is the same: they give plain tensors of the same types,
+without gradients (a branch that is not taken might add what is no number), random numbers, effects or writes. Else it
+is a break, as any branch on a tensor.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..values.functions import FunctionValue
 
 MOST_STEPS = 256  # of a loop that is written out
+DOUBLED = 16  # so few elements are combined with all those before in steps that double
 
 
 def _cond(pred, true_fn, false_fn, operands=()):
@@ -88,6 +90,48 @@ def _scan(combine_fn, init, xs, *, dim=0, reverse=False):
         results.reverse()
     found = [torch.stack(of) for of in zip(*results)]
     return carry, pytree.tree_unflatten([t.movedim(0, dim) if dim < t.dim() else t for t in found], structure)
+
+
+def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+    leaves, spec = pytree.tree_flatten(xs)
+    dim = dim % leaves[0].dim()
+    leaves = [x.movedim(dim, 0) for x in leaves]
+    leaves = [x.flip(0) for x in leaves] if reverse else leaves
+    combined = combine_fn if combine_mode == "pointwise" else torch.vmap(combine_fn)
+
+    def combine(a, b):
+        return pytree.tree_leaves(combined(*[pytree.tree_unflatten(part, spec) for part in (a, b)]))
+
+    halves = []
+    while leaves[0].shape[0] >= 2 * DOUBLED:  # pairs are combined, so that half as many are left
+        halves.append(leaves)
+        leaves = combine([x[0:-1:2] for x in leaves], [x[1::2] for x in leaves])
+    step = 1
+    while step < leaves[0].shape[0]:
+        later = combine([x[:-step] for x in leaves], [x[step:] for x in leaves])
+        leaves = [torch.cat([x[:step], y]) for x, y in zip(leaves, later)]
+        step *= 2
+    for firsts in reversed(halves):
+        n = firsts[0].shape[0]
+        evens = combine([x[: (n - 1) // 2] for x in leaves], [x[2::2] for x in firsts])
+        at = torch.arange(n, device=firsts[0].device)
+        is_odd = [(at % 2 == 1).reshape(-1, *[1] * (x.dim() - 1)) for x in leaves]
+        leaves = [torch.where(odd, x[(at - 1).clamp(min=0) // 2], torch.cat([first[:1], even])[at // 2])
+                  for odd, x, first, even in zip(is_odd, leaves, firsts, evens)]
+    leaves = [x.flip(0) for x in leaves] if reverse else leaves
+    return pytree.tree_unflatten([x.movedim(0, dim) for x in leaves], spec)
+
+
+def _scanned(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+    """(whether ``_associative_scan`` takes these, whether eager compiles them, how long they are)"""
+    leaves = pytree.tree_leaves(xs)
+    own = combine_mode == "pointwise"
+    plain = (callable(combine_fn) and isinstance(dim, int) and isinstance(reverse, bool)
+             and combine_mode in ("pointwise", "generic") and len(leaves) > 0
+             and all([isinstance(x, torch.Tensor) and -x.dim() <= dim < x.dim() for x in leaves])
+             and all([x.shape[dim] == leaves[0].shape[dim] and x.dim() == leaves[0].dim() for x in leaves])
+             and all([x.numel() > 0 for x in leaves]) and not (own and any([x.device.type == "cpu" for x in leaves])))
+    return plain, own, leaves[0].shape[dim] if plain else 0
 
 
 def _few_tensors(xs, dim=0):
@@ -179,6 +223,16 @@ def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Val
 def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _written_out(s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2],
                         kwargs.get("dim", Constant(0)))
+
+
+@on_name((torch_private.LOOPS + "associative_scan", "associative_scan"))
+def associative_scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """In the order in which eager combines, which depends on each bit of the length, where that is a number; else in one
+    that is the same for all lengths up to a power of two."""
+    plain, own, length = s.inline(s.wrap_raw(_scanned), args, kwargs).items_list(s)
+    if plain.truth(s) and (own.truth(s) or not length.is_leaf):
+        return s.inline(s.wrap_raw(_associative_scan), args, kwargs)
+    return s.inline(fn, args, kwargs)
 
 
 def _written_out(s: Session, loop: object, args: list[Value], kwargs: dict[str, Value], xs: Value,
