@@ -375,6 +375,7 @@ WithoutAutocast = optional("_C._DisableAutocast", "turns autocast off, for graph
 deterministic = tuple(optional(f"_C.{name}", "torch.are_deterministic_algorithms_enabled() asks it", _BREAK)
                       for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"))
 gpu_count = optional("_C._cuda_getDeviceCount", "torch.cuda.is_available() asks it", _BREAK)
+current_gpu = optional("_C._cuda_getDevice", "torch.cuda.current_device() asks it", _BREAK)
 # name -> what tells it, what sets it.
 cudnn_switches = {name: tuple(optional(f"_C._{verb}_cudnn_{name}", "torch.backends.cudnn calls it", _BREAK)
                               for verb in ("get", "set"))

@@ -8,6 +8,7 @@ import torch
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
+import jit  # noqa: E402
 from jit.runtime import load_plan  # noqa: E402
 from jit.runtime.plan import GpuKernel, GradSpec, Plan, load_differentiable  # noqa: E402
 from jit.runtime.steps import Alloc, Arena, Aten, Const, Copy, Launch, Regs, Slot, Temp, Vjp, Wanted  # noqa: E402
@@ -268,3 +269,21 @@ class TestGradientsOnGpu:
             x = torch.randn(1000, device=device, requires_grad=True)
             f(x)[0].sum().backward()
             torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_current_gpu_is_asked_for():
+    def where(x):
+        return x * 2 + torch.cuda.current_device()
+
+    program = jit.compile(where, fullgraph=True)
+    x = torch.randn(5, device="cuda")
+    before = torch.cuda.current_device()
+    try:
+        for number in [*range(torch.cuda.device_count()), before]:
+            torch.cuda.set_device(number)
+            for _ in range(2):
+                torch.testing.assert_close(program(x), where(x))
+    finally:
+        torch.cuda.set_device(before)

@@ -15,3 +15,4 @@ for _ask in (torch.are_deterministic_algorithms_enabled, torch.is_deterministic_
     switch("deterministic algorithms", _ask, guard=covered)
 switch("anomaly mode", torch.is_anomaly_enabled, guard=part("switches"))
 add_pure(torch_private.gpu_count)
+switch("the current GPU", torch_private.current_gpu)
