@@ -79,7 +79,8 @@ def test_what_is_refused():
         return associative_scan(torch.add, x, 0, combine_mode="other")
 
     for n in (4, 5, 6):
-        for fn, x in ((sums, torch.ones(0, 3)), (sums, torch.ones(n + 3, 0)), (unknown, torch.ones(n)), (states, torch.ones(3))):
+        for fn, x in ((sums, torch.ones(0, 3)), (sums, torch.ones(n + 3, 0)), (unknown, torch.ones(n)),
+                      (states, torch.ones(3))):
             compiled = jit.compile(fn)
             for _ in range(2):
                 with pytest.raises(Exception) as want:

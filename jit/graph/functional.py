@@ -113,9 +113,9 @@ def run_python(fn: Callable, rebound: bool = True) -> Callable:
                 return traced(tracer, *replaced(Dim, specialize, args), **replaced(Dim, specialize, kwargs))
             if isinstance(error, ValueError):
                 raise
-            # Its own code, executed, may do with a size that is a symbol what a Dim refuses.
-            kind = "torch-argument" if tracer.env.symbols else "unknown-function"
-            raise Unsupported(f"{fn.__name__}: {error}", kind=kind) from error
+            if tracer.env.symbols:  # its own code, executed, may do with a size that is a symbol what a Dim refuses
+                raise Unsupported(f"{fn.__name__}: {error}", kind="torch-argument") from error
+            raise Unsupported(f"{fn.__name__}: {error}", kind="unknown-function") from error
         finally:
             _tracers.pop()
         return unwrap(result)

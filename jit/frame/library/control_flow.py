@@ -227,8 +227,8 @@ def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Val
 
 @on_name((torch_private.LOOPS + "associative_scan", "associative_scan"))
 def associative_scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """In the order in which eager combines, which depends on each bit of the length, where that is a number; else in one
-    that is the same for all lengths up to a power of two."""
+    """In the order in which eager combines, which depends on each bit of the length, where that is a number; else in
+    one that is the same for all lengths up to a power of two."""
     plain, own, length = s.inline(s.wrap_raw(_scanned), args, kwargs).items_list(s)
     if plain.truth(s) and (own.truth(s) or not length.is_leaf):
         return s.inline(s.wrap_raw(_associative_scan), args, kwargs)
