@@ -92,6 +92,18 @@ class Cpu(Backend):
     adds_in_chains = tables_of_runs = True
     draws_bool_masks = True
     plain_flash_attention, transposed_attention = True, False
+    fuses_attention = fuses_spelled_attention = attends_any_length = True
+    fuses_gradients_of_attention = rounds_weights = False
+    attended = frozenset([torch.float32, torch.float16, torch.bfloat16])
+    fewest_scores, fewest_queries = 1 << 8, 4
+
+    @functools.cached_property
+    def attended_scores(self) -> frozenset:
+        """The library has products of bfloat16 that are faster than float32's where the processor has."""
+        flags = next((line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("flags")), "").split()
+        fast = "avx512_bf16" in flags or "amx_bf16" in flags
+        return frozenset([torch.float32, torch.float16] if fast else [torch.float32, torch.float16, torch.bfloat16])
+
     onednn = ctc_loss_in_parts = True
     fewest_drawn = 1024  # fewer are left to the library: eager's numbers, for some microseconds and bytes more
     autocast_key = "AutocastCPU"
