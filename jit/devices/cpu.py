@@ -97,12 +97,13 @@ class Cpu(Backend):
     attended = frozenset([torch.float32, torch.float16, torch.bfloat16])
     fewest_scores, fewest_queries = 1 << 8, 4
 
-    @functools.cached_property
-    def attended_scores(self) -> frozenset:
+    @functools.cache  # noqa: B019  there is one object for good
+    def attends_scores(self, dtype: torch.dtype) -> bool:
         """The library has products of bfloat16 that are faster than float32's where the processor has."""
+        if dtype is not torch.bfloat16:
+            return True
         flags = next((line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("flags")), "").split()
-        fast = "avx512_bf16" in flags or "amx_bf16" in flags
-        return frozenset([torch.float32, torch.float16] if fast else [torch.float32, torch.float16, torch.bfloat16])
+        return "avx512_bf16" not in flags and "amx_bf16" not in flags
 
     onednn = ctc_loss_in_parts = True
     fewest_drawn = 1024  # fewer are left to the library: eager's numbers, for some microseconds and bytes more

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,9 +26,6 @@ from . import ops
 from .emission import SERIAL_WORK, KernelText, per_row
 from .layout import Layout, _levels
 from .support import TILE
-
-if TYPE_CHECKING:
-    from ...graph.dims import IntExpr
 
 KEYS = 2 * TILE  # of a block, and the side of one in a map of blocks
 ROWS = 32  # queries whose scores are in the cache at once

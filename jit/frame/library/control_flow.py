@@ -1,6 +1,7 @@
 """PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan`` and
 ``while_loop`` of ``torch._higher_order_ops``. In eager each of them is compiled by PyTorch's own compiler for the call.
-Loops over a dimension are written out. Where the predicate of ``cond`` is data, both branches are computed, and their
+Loops over a dimension are written out, and ``while_loop`` is a step of the graph where that is possible (``loops``).
+Where the predicate of ``cond`` is data, both branches are computed, and their
 results chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is
 not taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a
 tensor."""
@@ -19,6 +20,7 @@ from ...torch_private import pytree
 from ..tables import on_function, on_name
 from ..values.constant import Constant
 from ..values.containers import TupleValue
+from . import loops
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -167,7 +169,8 @@ def map_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[
 
 @on_name((torch_private.LOOPS + "while_loop", "while_loop"))
 def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.inline(s.wrap_raw(_while_loop), args, kwargs, s.calls.direct)
+    direct = s.calls.direct
+    return loops.while_loop(s, _while_loop, args, kwargs) or s.inline(s.wrap_raw(_while_loop), args, kwargs, direct)
 
 
 @on_name((torch_private.LOOPS + "map", "map"))

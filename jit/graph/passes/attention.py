@@ -213,7 +213,7 @@ def _fits(a: Attention) -> bool:
     dtype, device = a.out.dtype, backend(a.out.device)
     if any(n.dtype is not dtype for n, _ in a.operands) or a.scores.dtype not in (dtype, torch.float32):
         return False
-    if a.scores.dtype not in device.attended_scores:
+    if not device.attends_scores(a.scores.dtype):
         return False
     widths = (a.scores.inputs[0].shape[-1], a.out.shape[-1])
     if not all(type(n) is int and 8 <= n <= WIDEST for n in widths):
