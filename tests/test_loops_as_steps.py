@@ -1,4 +1,4 @@
-"""torch.while_loop as one step of the graph: whole, with eager's results, and left as it was where a round does more."""
+"""torch.while_loop as one step of the graph: with eager's results, and followed as Python where a round does more."""
 
 import signal
 import threading
@@ -168,7 +168,10 @@ def test_indices_out_of_range_raise():
     table = torch.randn(10)
 
     def fn(loop, k):
-        return loop(lambda k, x: k < 20, lambda k, x: (k + 1, x + table.index_select(0, k.reshape(1)).sum()), (k, torch.zeros(())))
+        def body(k, x):
+            return k + 1, x + table.index_select(0, k.reshape(1)).sum()
+
+        return loop(lambda k, x: k < 20, body, (k, torch.zeros(())))
 
     compiled = jit.compile(looped(fn, while_loop))
     for start in (0, 5):

@@ -1,7 +1,8 @@
-"""Loops whose number of rounds data decide, as steps of a plan: what does a round, by name.
+"""Loops whose number of rounds data or sizes decide, as steps of a plan: what does a round, by name.
 
 ``jit::run_loop`` (``native/rounds.cpp``) is given a name, whether there is a first round, what is carried from round to
-round, the other tensors that a round reads, and integers. It calls what stands in the native table under the name: at
+round, the other tensors that a round reads, and integers; ``jit::run_scan`` the tensors of which each round has a part.
+They call what stands in the native table under the name: at
 first the round's graph as Python, once the graph around it is compiled a plan.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from jit.runtime import native
 from jit.runtime.names import Name, Naming, Unnameable, rule
 
-OPERATOR = "jit::run_loop"
+LOOP, SCAN = "jit::run_loop", "jit::run_scan"
 
 _numbers = itertools.count(1)
 
@@ -37,7 +38,7 @@ def _name_of_name(naming: Naming, name: RoundName) -> Name:
 
 def define(graph: Any, function: Callable, integers: Sequence[str]) -> RoundName:
     """A new name for a round, which ``function`` does as ``graph`` says: from tensors and ``integers`` it gives what is
-    carried on and whether there is another round."""
+    carried on, and whether there is another round or the round's results."""
     name = RoundName(f"round {next(_numbers)}")
     name.graph, name.integers = graph, tuple(integers)
     native().define_round(str(name), function, range_of(name.integers, name.integers))

@@ -1,6 +1,6 @@
 """PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan`` and
 ``while_loop`` of ``torch._higher_order_ops``. In eager each of them is compiled by PyTorch's own compiler for the call.
-Loops over a dimension are written out, and ``while_loop`` is a step of the graph where that is possible (``loops``).
+Loops over a dimension are written out, or steps of the graph, as ``while_loop`` is where that is possible (``loops``).
 Where the predicate of ``cond`` is data, both branches are computed, and their
 results chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is
 not taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a
@@ -66,6 +66,10 @@ def _while_loop(cond_fn, body_fn, carried_inputs):
     while cond_fn(*carried):
         carried = tuple(body_fn(*carried))
     return carried
+
+
+def _map_as_scan(f, xs, *args):
+    return lambda carry, x: (carry, f(x, *args)), (), xs
 
 
 def _map(f, xs, *args):
@@ -175,13 +179,16 @@ def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[st
 
 @on_name((torch_private.LOOPS + "map", "map"))
 def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _written_out(s, _map, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[1], Constant(0))
+    xs = kwargs["xs"] if "xs" in kwargs else args[1]
+    given = s.inline(s.wrap_raw(_map_as_scan), args, kwargs).items_list(s)
+    found = loops.scan(s, given, {}, MOST_STEPS)
+    return found.items_list(s)[1] if found is not None else _written_out(s, _map, args, kwargs, xs, Constant(0))
 
 
 @on_name((torch_private.LOOPS + "scan", "scan"))
 def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _written_out(s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2],
-                        kwargs.get("dim", Constant(0)))
+    return loops.scan(s, args, kwargs, MOST_STEPS) or _written_out(
+        s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2], kwargs.get("dim", Constant(0)))
 
 
 def _written_out(s: Session, loop: object, args: list[Value], kwargs: dict[str, Value], xs: Value,

@@ -158,7 +158,8 @@ def _is_integer(dtype: torch.dtype) -> bool:
 def _leads_only(node: Node) -> bool:
     """Whether it is its input, repeated, or with other dimensions in front of the same last two."""
     return node.op == "expand" or (
-        node.op == "reshape" and len(node.inputs[0].shape) >= 2 and same_ints(node.inputs[0].shape[-2:], node.shape[-2:]))
+        node.op == "reshape" and len(node.inputs[0].shape) >= 2
+        and same_ints(node.inputs[0].shape[-2:], node.shape[-2:]))
 
 
 def _stays_small(node: Node) -> bool:
@@ -174,7 +175,8 @@ def _stays_small(node: Node) -> bool:
         elif info(n.op).constant:
             if type(n.attrs["value"]) is not Dim and abs(n.attrs["value"]) > _LARGEST:
                 return False
-        elif n.op != "iota" or type(n.attrs["start"]) is Dim or abs(n.attrs["start"]) > _LARGEST or abs(n.attrs["step"]) > 1:
+        elif (n.op != "iota" or type(n.attrs["start"]) is Dim or abs(n.attrs["start"]) > _LARGEST
+              or abs(n.attrs["step"]) > 1):
             return False
     return True
 
