@@ -163,7 +163,7 @@ def test_one_compiled_function_at_many_lengths(mask):
 def test_heads_that_share_keys(dtype):
     args = operands(90, 140, kv=2, dtype=dtype)
     check(run(flex(SCORES["slope"], MASKS["causal"], True), *args), *args)
-    check(grouped, *operands(90, 140, kv=2, dtype=dtype))
+    check(grouped, *operands(90, 140, kv=2, dtype=dtype), fused=None if dtype is torch.bfloat16 else True)
 
 
 def test_one_batch_of_keys_for_all():
@@ -259,7 +259,7 @@ def test_others_keep_their_products(fn):
 def test_float64_and_few_queries_keep_their_products():
     assert not kernels(PROGRAMS[0], *operands(dtype=torch.float64))
     assert not kernels(PROGRAMS[0], *operands(1, 2000))
-    assert not kernels(PROGRAMS[0], *operands(16, 16, batch=1, heads=1))
+    assert not kernels(PROGRAMS[0], *operands(8, 8, batch=1, heads=1))
 
 
 def test_with_gradients_the_products_are_kept():

@@ -1,6 +1,6 @@
-"""``torch.while_loop`` whose number of rounds data decide, and ``scan`` and ``map`` of more steps than are written out or
-of a number that varies, as one step of the graph (``graph.rounds``): the rounds are run by the plan, with no Python in
-between.
+"""``torch.while_loop`` whose number of rounds data decide, and ``scan`` and ``map`` of more steps than are written out,
+or of a number that varies, as one step of the graph (``graph.rounds``): the rounds are run by the plan, with no Python
+in between.
 
 That is done where a round only computes: without gradients, random numbers, effects or writes, on plain tensors of
 which each comes out of a round as it went in. All else is followed as the Python that it stands for, and so are loops
