@@ -96,6 +96,10 @@ def _scan(combine_fn, init, xs, *, dim=0, reverse=False):
     return carry, pytree.tree_unflatten([t.movedim(0, dim) if dim < t.dim() else t for t in found], structure)
 
 
+def _takes(combine_fn, *args, **kwargs):
+    return callable(combine_fn)
+
+
 def _few_tensors(xs, dim=0):
     """Whether they are tensors of one length along a dimension, which is not too long to be written out."""
     leaves = pytree.tree_leaves(xs)
@@ -187,6 +191,8 @@ def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Val
 
 @on_name((torch_private.LOOPS + "scan", "scan"))
 def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not s.inline(s.wrap_raw(_takes), args, kwargs).truth(s):
+        raise Unsupported("scan of what it does not take", "see its documentation", kind="functorch")
     return loops.scan(s, args, kwargs, MOST_STEPS) or _written_out(
         s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2], kwargs.get("dim", Constant(0)))
 
