@@ -262,6 +262,21 @@ def test_float64_and_few_queries_keep_their_products():
     assert not kernels(PROGRAMS[0], *operands(8, 8, batch=1, heads=1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_with_eagers_roundings_keep_their_products(dtype):
+    args = operands(dtype=dtype)
+    fn = flex(SCORES["slope"], None)
+    assert kernels(fn, *args)
+    with jit.config.patch(match_eager_rounding=True):
+        assert not kernels(fn, *args)
+
+
+def test_biases_of_other_dtypes():
+    q, k, v = operands(70, 90, dtype=torch.float16)
+    for bias in (torch.randn(70, 90).half(), torch.randn(4, 70, 1), torch.randint(0, 3, (90,))):
+        check(lambda q, k, v, b: torch.softmax((q @ k.mT).float() * 0.2 + b, -1).to(q.dtype) @ v, q, k, v, bias)
+
+
 def test_with_gradients_the_products_are_kept():
     args = [t.requires_grad_() for t in operands(64, 80)]
     compiled = jit.compile(PROGRAMS[0], fullgraph=True)

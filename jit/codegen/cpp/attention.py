@@ -41,6 +41,8 @@ class AttentionLayout(Laid):
     def emit(self, kernel: loops.Kernel, aligned: Collection[str] | None, interpret: bool) -> str:
         if self.parts.kind != "forward":
             raise Unsupported("the gradient of attention in one kernel, on a CPU", kind="kernel")
+        if self.parts.side % KEYS:
+            raise Unsupported(f"a map of blocks of {self.parts.side} keys, on a CPU", kind="kernel")
         return _Text(kernel, self.parts).text()
 
 
