@@ -27,9 +27,11 @@ from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
+from .graph import rounds
 from .graph import writing  # noqa: F401  (by which graphs have names)
 from .plans import Plan, one_of_several, recorded
 from .runtime import names
+from .runtime import rounds as round_names
 from .runtime.plan import GradSpec, load_differentiable
 from .runtime.plan import Plan as PlanRecord
 
@@ -45,6 +47,9 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
              graphs: str | None = None, owns_inputs: bool = False) -> CompiledGraph:
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols``, ``graphs`` (None: as ``config`` has it) and
     ``owns_inputs`` see ``Options``."""
+    for name in rounds.names_in(graph):
+        made = compile_plain(name.graph, frozenset(), False)
+        round_names.compiled(name, made.native, made.int_symbols)
     with logs.timed("passes"):
         graph = run_passes(graph, SCHEDULED)
     if _graph_log:

@@ -66,7 +66,7 @@ class SecondDerivatives:
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
     """A forward and a backward plan, joined by an autograd node."""
     with logs.timed("autodiff"):
-        traced, graph = graph, fuse_attention(separate_bias(graph))
+        traced, graph = graph, fuse_attention(separate_bias(graph), True)
         joint = differentiate(graph, gradient.wrt, gradient.tangents)
     again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
                                                                         if o.mutates is not None}, traced)

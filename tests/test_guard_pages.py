@@ -127,6 +127,12 @@ PROGRAMS = {
         ("cross_entropy", lambda x, y: _gradient(lambda x: F.cross_entropy(x, y), x),
          lambda n: (_matrix(9, n), _index(n, 9))),
     )},
+    **{f"attention_{name}": (lambda q, k, v, b: torch.softmax(q @ k.mT * 0.02 + b, -1) @ v, make) for name, make in (
+        ("", lambda n: (_matrix(3, 70, 24), _matrix(3, n, 24), _matrix(3, n, 32), _matrix(70, n))),
+        ("transposed", lambda n: (_matrix(3, n, 20), _matrix(3, 20, n).mT, _matrix(3, 17, n).mT, _matrix(n))),
+        ("of_halves", lambda n: (*(_matrix(3, n, 40, dtype=torch.float16) for _ in range(3)),
+                                 _matrix(n, 1, dtype=torch.float16))),
+    )},
     "masked_pad_of_rows": (lambda x, i: torch.cat([x[i], x], 0) + 1, lambda n: (_matrix(4, n), _index(4, 5))),
 }
 

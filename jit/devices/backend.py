@@ -160,6 +160,16 @@ class Backend:
     plain_flash_attention = False  # fused attention is one operator, which takes all that has no dropout
     asks_for_attention = False  # which of several fused kernels attention takes is asked of PyTorch
     fuses_attention = False  # there are kernels for attention whose scores are any function of a product
+    fuses_gradients_of_attention = True  # and for its gradients
+    attended = frozenset([torch.float16, torch.bfloat16])  # the dtypes that they take
+    fewest_scores, fewest_queries = 1 << 14, 1  # below, the library's products are as good, and their launches too
+    rounds_weights = True  # weights of halves are halves there, as in eager
+    attends_any_length = False  # of sizes that are symbols too, but for the widths
+
+    def attends_scores(self, dtype: torch.dtype) -> bool:
+        """Whether that is worth it where the scores are of a dtype before their function."""
+        return True
+
     fuses_few_queries = False  # also the library's attention of a few queries with a mask
     # They also take the place of products and a softmax that the program writes, with biases read along the keys.
     fuses_spelled_attention = False

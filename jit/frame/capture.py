@@ -351,7 +351,7 @@ class Capture:
         from ..graph.passes.attention import fuse_attention  # late, as that
 
         try:
-            graph = expand_gradients(fuse_attention(graph))
+            graph = expand_gradients(fuse_attention(graph, True))
         except Unsupported as error:
             breaks.log(f"gradients inside are left to eager: {error.why}")
             raise assumptions.Reconsider("inner_gradients") from None

@@ -15,7 +15,7 @@ from jit import config, logs
 from jit.codegen import loops, toolchain
 from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
-from jit.codegen.cpp.support import RUNTIME, SCRATCH, STREAM, TRANSPOSE
+from jit.codegen.cpp.support import PRODUCT, RUNTIME, SCRATCH, STREAM, TRANSPOSE
 from jit.recent import Recent
 
 _lock = threading.Lock()
@@ -30,7 +30,11 @@ def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
     key = (kernel.key, torch.get_num_threads())
     text = _texts.get(key)
     if text is None:
-        text = _texts[key] = KernelText(kernel, "KERNEL", torch.get_num_threads()).text()
+        if kernel.layout is not None:
+            text = kernel.layout.emit(kernel, None, False)
+        else:
+            text = KernelText(kernel, "KERNEL", torch.get_num_threads()).text()
+        _texts[key] = text
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
     return name, text.replace("KERNEL", name)
 
@@ -38,14 +42,16 @@ def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
 def unit(texts: list[str]) -> str:
     """One translation unit: the declarations that the kernels need, then the kernels."""
     body = "\n".join(texts)
-    parts = [RUNTIME]
+    parts, functions = [RUNTIME], ""
     if "scratch(" in body:
         parts.append(SCRATCH)
     if "STREAM_FENCE" in body:
         parts.append(STREAM)
     if "transpose_tile(" in body:
         parts.append(TRANSPOSE)
-    return "\n".join(parts) + ops.prelude(body) + "\n" + body
+    if "block_product(" in body:
+        functions = PRODUCT
+    return "\n".join(parts) + ops.prelude(functions + body) + "\n" + functions + body
 
 
 def emit(kernels: list[loops.Kernel]) -> str:

@@ -47,8 +47,8 @@ class KernelText(Strips):
     """Writes one kernel. ``lines`` is the text; ``threads`` the number of threads that the machine is expected to give
     it."""
 
-    def __init__(self, kernel: loops.Kernel, name: str, threads: int) -> None:
-        self.layout: Layout = analyse(kernel)
+    def __init__(self, kernel: loops.Kernel, name: str, threads: int, layout: Layout | None = None) -> None:
+        self.layout: Layout = layout or analyse(kernel)
         self.kernel = kernel = self.layout.kernel
         self.name, self.threads = name, threads
         self.lines, self.indent = [], 0

@@ -89,6 +89,102 @@ template <int BYTES> static inline __attribute__((always_inline)) void stream(vo
 }
 """
 
+PRODUCT = """\
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES)));
+static inline __attribute__((always_inline)) vec load_vec(const float* p) {
+    vec x;
+    __builtin_memcpy(&x, p, sizeof(x));
+    return x;
+}
+static inline __attribute__((always_inline)) vec fma_vec(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return (vec)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
+#elif defined(__AVX__) && defined(__FMA__)
+    return (vec)__builtin_ia32_vfmaddps256(a, b, c);
+#else
+    for (int i = 0; i < LANES; i++) c[i] = FMA(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+/* c[m][n] = sum of a[m][k] * b[k][n], of M rows and N vectors, which are added to c or take its place. */
+template <int M, int N> static inline __attribute__((always_inline)) void tile_product(float* c, int64_t c_stride,
+        const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth, bool add) {
+    vec s[M][N];
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) s[m][n] = add ? load_vec(c + m * c_stride + n * LANES) : vec{};
+    for (int64_t k = 0; k < depth; k++) {
+        vec y[N];
+        for (int n = 0; n < N; n++) y[n] = load_vec(b + k * b_stride + n * LANES);
+        for (int m = 0; m < M; m++) {
+            const vec x = a[m * a_stride + k] - vec{};
+            for (int n = 0; n < N; n++) s[m][n] = fma_vec(x, y[n], s[m][n]);
+        }
+    }
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) __builtin_memcpy(c + m * c_stride + n * LANES, &s[m][n], sizeof(vec));
+}
+template <int N> static inline __attribute__((always_inline)) void panel_product(float* c, int64_t c_stride,
+        const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t rows, int64_t depth, bool add) {
+    const int M = LANES == 16 ? 8 : 6;
+    int64_t m = 0;
+    for (; m + M <= rows; m += M)
+        tile_product<M, N>(c + m * c_stride, c_stride, a + m * a_stride, a_stride, b, b_stride, depth, add);
+    for (; m + 2 <= rows; m += 2)
+        tile_product<2, N>(c + m * c_stride, c_stride, a + m * a_stride, a_stride, b, b_stride, depth, add);
+    for (; m < rows; m++)
+        tile_product<1, N>(c + m * c_stride, c_stride, a + m * a_stride, a_stride, b, b_stride, depth, add);
+}
+/* The same of any number of rows, with whole vectors of columns. */
+PART block_product(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                   int64_t rows, int64_t columns, int64_t depth, bool add) {
+    int64_t n = 0;
+    for (; n + 2 * LANES <= columns; n += 2 * LANES)
+        panel_product<2>(c + n, c_stride, a, a_stride, b + n, b_stride, rows, depth, add);
+    for (; n < columns; n += LANES)
+        panel_product<1>(c + n, c_stride, a, a_stride, b + n, b_stride, rows, depth, add);
+}
+/* The exponentials of a row of scores less the largest so far, in their place: the sum of those before, and what they
+   have added up, are scaled where it has grown. A NaN stays in the total. */
+static inline __attribute__((always_inline)) void row_weights(float* row, int64_t count, float* top, float* total,
+                                                              float* out, int64_t width) {
+    vec most = load_vec(row);
+    for (int64_t j = LANES; j < count; j += LANES) {
+        const vec x = load_vec(row + j);
+        most = x > most ? x : most;
+    }
+    typedef int32_t lanes __attribute__((vector_size(4 * LANES)));
+    lanes number;
+    for (int l = 0; l < LANES; l++) number[l] = l;
+    for (int step = LANES / 2; step; step /= 2) {
+        const vec x = __builtin_shuffle(most, number ^ step);
+        most = x > most ? x : most;
+    }
+    const float largest = most[0] > *top ? most[0] : *top;
+    const float base = largest == -__builtin_inff() ? 0 : largest;
+    float sum = 0;
+    #pragma omp simd reduction(+: sum)
+    for (int64_t j = 0; j < count; j++) {
+        const float weight = exp_f32(row[j] - base);
+        row[j] = weight;
+        sum += weight;
+    }
+    if (largest != *top && *total != 0) {
+        const float scale = exp_f32(*top - base);
+        *total *= scale;
+        for (int64_t c = 0; c < width; c++) out[c] *= scale;
+    }
+    *top = largest;
+    *total += sum;
+}
+"""
+
 TRANSPOSE = """\
 typedef int32_t eight __attribute__((vector_size(32)));
 static inline __attribute__((always_inline)) void transpose_8x8(int32_t* out, const int32_t* in, int64_t stride) {

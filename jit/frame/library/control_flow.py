@@ -1,9 +1,9 @@
 """PyTorch's operators of control flow, as the Python that they stand for: ``torch.cond``, and ``map``, ``scan``,
 ``associative_scan`` and ``while_loop`` of ``torch._higher_order_ops``. In eager most of them are compiled by PyTorch's
-own compiler for the call. Loops over a dimension are written out. Where the predicate of ``cond`` is data, both
-branches are computed, and their results chosen from, if that is the same: they give plain tensors of the same types,
-without gradients (a branch that is not taken might add what is no number), random numbers, effects or writes. Else it
-is a break, as any branch on a tensor.
+own compiler for the call. Loops over a dimension are written out, or steps of the graph, as ``while_loop`` is where
+that is possible (``loops``). Where the predicate of ``cond`` is data, both branches are computed, and their results
+chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is not
+taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a tensor.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...torch_private import pytree
 from ..tables import on_function, on_name
 from ..values.constant import Constant
 from ..values.containers import TupleValue
+from . import loops
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -66,6 +67,10 @@ def _while_loop(cond_fn, body_fn, carried_inputs):
     while cond_fn(*carried):
         carried = tuple(body_fn(*carried))
     return carried
+
+
+def _map_as_scan(f, xs, *args):
+    return lambda carry, x: (carry, f(x, *args)), (), xs
 
 
 def _map(f, xs, *args):
@@ -132,6 +137,10 @@ def _scanned(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
              and all([x.shape[dim] == leaves[0].shape[dim] and x.dim() == leaves[0].dim() for x in leaves])
              and all([x.numel() > 0 for x in leaves]) and not (own and any([x.device.type == "cpu" for x in leaves])))
     return plain, own, leaves[0].shape[dim] if plain else 0
+
+
+def _takes(combine_fn, *args, **kwargs):
+    return callable(combine_fn)
 
 
 def _few_tensors(xs, dim=0):
@@ -211,18 +220,24 @@ def map_operator(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[
 
 @on_name((torch_private.LOOPS + "while_loop", "while_loop"))
 def while_loop(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.inline(s.wrap_raw(_while_loop), args, kwargs, s.calls.direct)
+    direct = s.calls.direct
+    return loops.while_loop(s, _while_loop, args, kwargs) or s.inline(s.wrap_raw(_while_loop), args, kwargs, direct)
 
 
 @on_name((torch_private.LOOPS + "map", "map"))
 def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _written_out(s, _map, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[1], Constant(0))
+    xs = kwargs["xs"] if "xs" in kwargs else args[1]
+    given = s.inline(s.wrap_raw(_map_as_scan), args, kwargs).items_list(s)
+    found = loops.scan(s, given, {}, MOST_STEPS)
+    return found.items_list(s)[1] if found is not None else _written_out(s, _map, args, kwargs, xs, Constant(0))
 
 
 @on_name((torch_private.LOOPS + "scan", "scan"))
 def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _written_out(s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2],
-                        kwargs.get("dim", Constant(0)))
+    if not s.inline(s.wrap_raw(_takes), args, kwargs).truth(s):
+        raise Unsupported("scan of what it does not take", "see its documentation", kind="functorch")
+    return loops.scan(s, args, kwargs, MOST_STEPS) or _written_out(
+        s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2], kwargs.get("dim", Constant(0)))
 
 
 @on_name((torch_private.LOOPS + "associative_scan", "associative_scan"))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from jit import config
 from jit.devices import backend
 from jit.graph import dims
 from jit.graph.build import HALF, Builder
@@ -34,8 +35,6 @@ from jit.graph.prim_info import info
 
 BLOCK = 128
 WIDEST = 256  # of a query, key or value: what a kernel holds of each
-# Below so many scores the library's products are as good, and their launches too.
-FEWEST = 1 << 14
 FAR = 1e4
 
 
@@ -55,10 +54,11 @@ class Attention:
     sums: list[Node] = field(default_factory=list)
 
 
-def fuse_attention(graph: Graph) -> Graph:
+def fuse_attention(graph: Graph, differentiated: bool = False) -> Graph:
     """The graph with one operation in the place of each attention that is spelled out, where the device has a kernel
-    for it."""
-    calls = [n for n in graph.nodes if _is_product(n) and backend(n.device).fuses_attention]
+    for it. ``differentiated``: gradients are taken of the graph."""
+    calls = [n for n in graph.nodes if _is_product(n) and backend(n.device).fuses_attention
+             and (backend(n.device).fuses_gradients_of_attention or not differentiated)]
     biased = [n for n in graph.nodes if _is_biased(n)]
     if not calls and not biased:
         return graph
@@ -160,7 +160,7 @@ def _match(graph: Graph, out: Node, users: dict[Node, list[Node]], returned: set
     if not safe and not backend(out.device).fuses_spelled_attention:
         return None
     scores = _scores(x)
-    if scores is None or out.dtype not in HALF:
+    if scores is None or out.dtype not in backend(out.device).attended:
         return None
     operands = tuple(map(_operand, (*scores.inputs, out.inputs[1])))
     a = Attention(out, scores, x, operands, safe)
@@ -210,15 +210,22 @@ def _operand(n: Node) -> tuple[Node, bool]:
 
 
 def _fits(a: Attention) -> bool:
-    dtype = a.out.dtype
+    dtype, device = a.out.dtype, backend(a.out.device)
     if any(n.dtype is not dtype for n, _ in a.operands) or a.scores.dtype not in (dtype, torch.float32):
+        return False
+    if not device.attends_scores(a.scores.dtype):
         return False
     widths = (a.scores.inputs[0].shape[-1], a.out.shape[-1])
     if not all(type(n) is int and 8 <= n <= WIDEST for n in widths):
         return False
-    if any(type(n) is not int for t in (a.x, a.scores, *(n for n, _ in a.operands)) for n in t.shape):
+    if dtype in HALF and config.match_eager_rounding and not device.rounds_weights:
         return False
-    return product(a.x.shape) >= FEWEST and not a.out.type.is_empty
+    shapes = [t.shape for t in (a.x, a.scores, *(n for n, _ in a.operands))]
+    if not device.attends_any_length and any(type(n) is not int for shape in shapes for n in shape):
+        return False
+    sizes = [dims.size_hint(n) for n in a.x.shape]
+    return (product(sizes) >= device.fewest_scores and sizes[-2] >= device.fewest_queries
+            and not a.out.type.is_empty)
 
 
 def _alone(graph: Graph, a: Attention, largest: Node, total: Node, users: dict[Node, list[Node]],
@@ -232,15 +239,13 @@ def _alone(graph: Graph, a: Attention, largest: Node, total: Node, users: dict[N
         if n in seen or n is a.out:
             continue
         seen.add(n)
+        if n not in inside and _is_sum(n, largest, total, a.safe) and place[n] > place[a.out]:
+            a.sums.append(n)
+            continue
         if n in returned or n.several or n.op == "detach" or n in before and not _in_place(n, a.x):
             return False
-        if n not in inside:
-            if _is_sum(n, largest, total, a.safe) and place[n] > place[a.out]:
-                if n not in a.sums:
-                    a.sums.append(n)
-                continue
-            if not _leads_to_sum(n, users, largest, total, a.safe):
-                return False
+        if n not in inside and not _leads_to_sum(n, users, largest, total, a.safe):
+            return False
         stack += users[n]
     return True
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
-from jit.graph.dims import Dim
-from jit.graph.ir import Node
+from jit.graph.dims import Dim, ceil_div, is_one
+from jit.graph.ir import Node, same_ints
 from jit.graph.prim_info import info
 
 if TYPE_CHECKING:
@@ -49,19 +49,19 @@ class _States:
     def __init__(self, b: Builder, kept: Node, side: int) -> None:
         self.b, self.kept, self.side = b, kept, side
         self.sizes = kept.shape[-2:]
-        self.blocks = tuple(-(-n // side) for n in self.sizes)
+        self.blocks = tuple(ceil_div(n, side) for n in self.sizes)
         self.found: dict[Node, _Truth] = {}
 
     def state(self) -> Node:
         b, truth = self.b, self.truth(self.kept)
         whole = truth.all
         for axis, (size, blocks) in enumerate(zip(self.sizes, self.blocks)):
-            if -size % self.side:
+            if type(size) is not int or size % self.side:
                 inside = b.lt(self.firsts(axis), b.scalar(size - self.side + 1, torch.int64, whole.device))
                 whole = b.logical_and(whole, inside)
         state = b.add(b.cast(truth.any, torch.int32), b.cast(whole, torch.int32))
         shape = (*self.kept.shape[:-2], *self.blocks)
-        return b.clone(b.expand(state, shape)) if tuple(state.shape) != shape else state
+        return state if same_ints(state.shape, shape) else b.clone(b.expand(state, shape))
 
     def firsts(self, axis: int) -> Node:
         """The number of the first row, or column, of each block."""
@@ -108,7 +108,7 @@ class _States:
         if self.is_whole(node):
             sides = [self.bounds(i) for i in node.inputs] if node.op in _ARITHMETIC and _stays_small(node) else [None]
             return None if None in sides else _ARITHMETIC[node.op](b, *sides)
-        axis = next((a for a in (0, 1) if node.shape[a - 2] != 1), None)
+        axis = next((a for a in (0, 1) if not is_one(node.shape[a - 2])), None)
         if axis is None:
             return _Bounds(node, node)
         positions = node.inputs[0] if node.op == "reshape" else node
@@ -129,7 +129,7 @@ class _States:
 
     def is_whole(self, node: Node) -> bool:
         """Whether it varies along both axes."""
-        return node.shape[-1] != 1 and node.shape[-2] != 1
+        return not is_one(node.shape[-1]) and not is_one(node.shape[-2])
 
     def led(self, node: Node, value: Node) -> Node:
         """What was found of a node of which this one is a view, see ``_leads_only``."""
@@ -139,9 +139,9 @@ class _States:
     def over(self, node: Node, op: str, rest: int | bool) -> Node:
         """The node reduced over the rows and columns of each block, those beyond the mask counting as ``rest``."""
         b = self.b
-        lead, axes = node.shape[:-2], [a for a in (0, 1) if node.shape[a - 2] != 1]
-        pads = [(0, -self.sizes[a] % self.side if a in axes else 0) for a in (0, 1)]
-        if any(hi for _, hi in pads):
+        lead, axes = node.shape[:-2], [a for a in (0, 1) if not is_one(node.shape[a - 2])]
+        pads = [(0, self.blocks[a] * self.side - self.sizes[a] if a in axes else 0) for a in (0, 1)]
+        if any(type(hi) is not int or hi for _, hi in pads):
             node = b.pad(node, [(0, 0)] * len(lead) + pads, rest)
         shape: list = list(lead)
         for a in (0, 1):
@@ -158,7 +158,8 @@ def _is_integer(dtype: torch.dtype) -> bool:
 def _leads_only(node: Node) -> bool:
     """Whether it is its input, repeated, or with other dimensions in front of the same last two."""
     return node.op == "expand" or (
-        node.op == "reshape" and len(node.inputs[0].shape) >= 2 and node.inputs[0].shape[-2:] == node.shape[-2:])
+        node.op == "reshape" and len(node.inputs[0].shape) >= 2
+        and same_ints(node.inputs[0].shape[-2:], node.shape[-2:]))
 
 
 def _stays_small(node: Node) -> bool:
@@ -174,7 +175,8 @@ def _stays_small(node: Node) -> bool:
         elif info(n.op).constant:
             if type(n.attrs["value"]) is not Dim and abs(n.attrs["value"]) > _LARGEST:
                 return False
-        elif n.op != "iota" or abs(n.attrs["start"]) > _LARGEST or abs(n.attrs["step"]) > 1:
+        elif (n.op != "iota" or type(n.attrs["start"]) is Dim or abs(n.attrs["start"]) > _LARGEST
+              or abs(n.attrs["step"]) > 1):
             return False
     return True
 

@@ -124,5 +124,6 @@ bool init_frame_hook(PyObject* module);
 bool init_generator_state(PyObject* module);
 bool init_numbers(PyObject* module);
 bool init_pieces(PyObject* module);
+bool init_rounds(PyObject* module);
 
 }  // namespace jit
