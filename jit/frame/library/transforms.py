@@ -202,6 +202,8 @@ def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
 def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, dim, number = args
     at = dim.const(s) % len(tensor.handle(s).shape)
+    if tensor.handle(s).shape[at] == 0:  # what eager refuses, and its strides, are those of shapes with the 0 in them
+        raise _refuse("a map over no slices")
     given = (tensor, at)
     if at:
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
