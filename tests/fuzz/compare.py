@@ -38,6 +38,8 @@ _FREE_TEXT = re.compile(
 # An index of a tensor without dimensions: PyTorch tells the size that happens to lie there, as ``max(0).values`` leaves
 # a 1 behind.
 _NO_SIZE = re.compile(r"(is out of bounds for dimension 0 with size) [01]\b")
+# A node of autograd has the name of an operator of PyTorch's in eager, and of a plan, or what stands for it, compiled.
+_NODE = re.compile(r"grad_fn=<\w+>")
 STATE = ("G_n", "G_v", "G_d", "G_x", "G_o")
 
 transforms.warm()
@@ -228,7 +230,12 @@ def one_text(difference) -> bool:
 
 def plain(observed) -> str:
     """What was raised and printed as text, without what is never the same."""
-    return _NO_SIZE.sub(r"\1", _ADDRESS.sub("", str(observed)))
+    return neutral(_ADDRESS.sub("", str(observed)))
+
+
+def neutral(text) -> str:
+    """``text`` without what is PyTorch's own affair."""
+    return _NODE.sub("grad_fn=<>", _NO_SIZE.sub(r"\1", text))
 
 
 def state(namespace):
@@ -251,7 +258,7 @@ def differs(want, got, given, twin, near) -> str:
     except AssertionError as e:
         said = _FREE_TEXT.sub(
             r"UnboundLocalError(\"cannot access local variable \1 where it is not associated with a value", str(e))
-        said = _NO_SIZE.sub(r"\1", said)
+        said = neutral(said)
         return "" if _ADDRESS.search(said) or said != str(e) and one_text(said) else str(e)
     except RecursionError:
         raise

@@ -127,8 +127,17 @@ def _attribute_path(s: Session, value: Value, path: str) -> Value:
     return value
 
 
+def _made(s: Session, cls: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A getter, or what its class says to arguments of these types."""
+    try:
+        cls(*["a" if issubclass(a.pytype(s), str) else None for a in args], **dict.fromkeys(kwargs))
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+    return GetterValue(cls, args, kwargs)
+
+
 for _getter in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    on_call(_getter)(lambda s, args, kwargs, cls=_getter: GetterValue(cls, args, kwargs))
+    on_call(_getter)(lambda s, args, kwargs, cls=_getter: _made(s, cls, args, kwargs))
 
 
 @on_method((operator.methodcaller, "__call__"))

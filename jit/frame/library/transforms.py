@@ -20,6 +20,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...graph import backward, gradient_layout, mapping, maps
 from ...graph.handles import next_version
+from ...graph.ir import TensorType
 from ...graph.prim_info import info
 from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
@@ -157,7 +158,8 @@ def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes), _outside(s))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
-    s.journal.set_field(s.tracer.builder, "slices", True)
+    none = not args[0].symbolic and args[0].const(s) == 0
+    s.journal.set_field(s.tracer.builder, "slices", (*s.tracer.builder.slices, not none))
     return Constant(level.number)
 
 
@@ -167,11 +169,14 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     s.journal.set_field(s, "levels", tuple(left))
     if level.randomness != "same" and any(not n.repeatable for n in _between(s, level)):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
+    if not all(s.tracer.builder.slices) and any(
+            isinstance(n.type, TensorType) and not n.type.rank
+            for n in maps.depends(s.tracer.builder.nodes, level.number)):
+        raise _refuse("numbers of slices that there are none of, which eager may refuse")
     with _around(s, level):
         _write_back(s, level)
-    outside = level.outside[0]
-    s.journal.set_field(s.tracer, "written_before", outside)
-    s.journal.set_field(s.tracer.builder, "slices", bool(outside))
+    s.journal.set_field(s.tracer, "written_before", level.outside[0])
+    s.journal.set_field(s.tracer.builder, "slices", s.tracer.builder.slices[:-1])
     return Constant(len(left))
 
 
@@ -202,8 +207,6 @@ def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
 def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, dim, number = args
     at = dim.const(s) % len(tensor.handle(s).shape)
-    if tensor.handle(s).shape[at] == 0:  # what eager refuses, and its strides, are those of shapes with the 0 in them
-        raise _refuse("a map over no slices")
     given = (tensor, at)
     if at:
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
@@ -364,12 +367,39 @@ def _gradients(outputs, inputs, grad_outputs=None, retain_graph=False, create_gr
 
 @on_name((torch_private.TRANSFORMS, "_autograd_grad"))
 def gradients(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not all(s.tracer.builder.slices):
+        raise _refuse("gradients in a map over no slices, whose strides nothing says")
     return s.inline(s.wrap_raw(_gradients), args, kwargs)
 
 
 @on_name((torch_private.TRANSFORMS, "_disable_inference_mode"))
 def no_context(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.wrap_raw(contextlib.nullcontext).call(s, [], {})
+
+
+def _laid_out(given, tangents):
+    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. None where
+    there can be none."""
+    (flat, structure), (tensors, _) = pytree.tree_flatten(tangents), pytree.tree_flatten(given)
+    for at, (tensor, tangent) in enumerate(zip(tensors, flat)):
+        if not (isinstance(tensor, torch.Tensor) and isinstance(tangent, torch.Tensor)
+                and tensor.shape == tangent.shape and tensor.dtype is tangent.dtype):
+            continue  # what eager says of it is said later
+        steps = list(zip(tensor.shape, tensor.stride(), tangent.stride()))
+        if all([n <= 1 or one == other for n, one, other in steps]):
+            continue
+        if any([n > 1 and one == 0 for n, one, _ in steps]):
+            return None
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        flat[at] = copy.copy_(tangent)
+    return pytree.tree_unflatten(flat, structure)
+
+
+def laid_out(s: Session, given: Value, tangents: Value) -> Value:
+    found = s.inline(s.wrap_raw(_laid_out), [given, tangents], {})
+    if found.is_const():
+        raise _refuse("a tangent of a tensor whose elements share their places")
+    return found
 
 
 def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
@@ -400,6 +430,12 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
         refuse_modes(s)
         try:
             with s.journal.temporarily(s.tracer, "forward_mode", True):
+                func, primals, tangents, *argnums = args
+                given = primals
+                for at in (*argnums, *(v for k, v in kwargs.items() if k == "argnums")):
+                    if not (at.is_const() and at.const(s) is None):
+                        given = s.inline(s.wrap_raw(fn.globals["_slice_argnums"]), [primals, at], {})
+                args = [func, primals, laid_out(s, given, tangents), *argnums]
                 return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
