@@ -34,7 +34,8 @@ def unpacked(fn, tangent):
 
 LAYOUTS = {
     "expanded": lambda: torch.ones(3).expand(2, 3), "turned": lambda: torch.arange(6.0).view(3, 2).t(),
-    "steps": lambda: torch.arange(6.0)[::2], "rows": lambda: torch.arange(6.0).view(2, 3), "one row": lambda: torch.ones(1, 3)}
+    "steps": lambda: torch.arange(6.0)[::2], "rows": lambda: torch.arange(6.0).view(2, 3),
+    "one row": lambda: torch.ones(1, 3)}
 DERIVATIVES = {
     "dual, itself": unpacked(lambda x: x, torch.ones_like),
     "dual, of rows": unpacked(lambda x: x, lambda x: torch.ones(x.shape)),
@@ -62,11 +63,13 @@ def test_tangents_lie_as_their_tensors_in_one_graph(layout):
 
 MAPS = {
     "view": vmap(lambda x: x.view(-1)), "reshape": vmap(lambda x: x.reshape(-1)[:2] * 2), "sin": vmap(torch.sin),
-    "softmax": vmap(lambda x: x.softmax(-1)), "sum": vmap(lambda x: x.sum()), "grad": vmap(grad(lambda x: x.sin().sum())),
-    "sizes": vmap(lambda x: x.view(x.shape) + 1), "jacrev": jacrev(lambda x: x.view(-1) * 2), "jacfwd": jacfwd(torch.sin),
+    "softmax": vmap(lambda x: x.softmax(-1)), "sum": vmap(lambda x: x.sum()),
+    "grad": vmap(grad(lambda x: x.sin().sum())),
+    "sizes": vmap(lambda x: x.view(x.shape) + 1), "jacrev": jacrev(lambda x: x.view(-1) * 2),
+    "jacfwd": jacfwd(torch.sin),
     "jacfwd of a view": jacfwd(lambda x: x.view(-1)), "hessian": hessian(lambda x: x.sin().sum()),
     "a number added": vmap(lambda x: x + 1), "numbers of rows": vmap(lambda x: x.sum() * 1.5),
-    "map in a map": lambda x: vmap(vmap(lambda y: y.view(-1) + 1), in_dims=1)(torch.ones(2, 3, 1)) if not x.numel() else x}
+    "map in a map": lambda x: vmap(vmap(lambda y: y.view(-1) + 1), in_dims=1)(x.new_ones(2, 3, 1))}
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3)])
