@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
     from jit.graph.functions import FunctionTrace
     from jit.graph.handles import TensorHandle
-    from jit.graph.ir import Node, TensorType
+    from jit.graph.ir import TensorType
     from jit.graph.tracer import Tracer
 
 _SMALL = 1 << 12  # elements of all tensors up to which they are made with numbers, for the device's own kernels

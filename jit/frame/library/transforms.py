@@ -9,6 +9,7 @@ No break happens inside of a transform: it takes place where the transform is ca
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -126,6 +127,14 @@ def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
         result = s.inline(fn, args, kwargs)
     assert [level.number for level in s.levels] == before
     return result
+
+
+@on_name(*((torch_private.TRANSFORMED, name) for name in ("grad", "grad_and_value")))
+def transformed(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A transformed function, which has the name of its function, as in eager. PyTorch does without under a
+    compiler."""
+    made = s.inline(fn, args, kwargs)
+    return s.inline(s.wrap_raw(functools.update_wrapper), [made, *(args[:1] or [kwargs["func"]])], {})
 
 
 @on_name(*((module, "lazy_load_decompositions") for module in (torch_private.MAPS, torch_private.MAPS_BELOW)))

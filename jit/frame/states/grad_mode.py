@@ -43,6 +43,8 @@ def switch_to(s: Session, enabled: bool) -> None:
 def set_grad_enabled(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if s.asker.overridden(args):  # modes see it
         return s.asker.call(torch_private.set_grad_enabled, args, kwargs)
+    if kwargs or len(args) != 1 or args[0].pytype(s) is not bool:
+        raise Unsupported("grad mode set to something else than a bool", kind="argument-error")
     switch_to(s, args[0].truth(s))
     return Constant(None)
 
