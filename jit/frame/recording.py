@@ -141,7 +141,7 @@ class Recording:
         drawn = tables.mapped_draw(self.s, fn, args, kwargs) if self.s.levels else None
         if drawn is not None:
             return drawn
-        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_none
+        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_nothing(self.s)
                 else self.record(fn, args, kwargs))
 
     def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:

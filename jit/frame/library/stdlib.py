@@ -207,7 +207,7 @@ def _combinatoric(fn: type) -> None:
     def combine(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         n_iterables = len(args) if fn is itertools.product else 1
         pools = [a.items_list(s) for a in args[:n_iterables]]
-        rest = [a.index(s) for a in args[n_iterables:] if not a.is_none]
+        rest = [a.index(s) for a in args[n_iterables:] if not a.is_nothing(s)]
         extra = {k: v.index(s) for k, v in kwargs.items()}
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
@@ -222,7 +222,12 @@ for _fn in (itertools.product, itertools.permutations, itertools.combinations, i
 
 @on_call(itertools.islice)
 def islice(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    bounds = [None if a.is_none else a.index(s) for a in args[1:]]
+    bounds = [None if a.is_nothing(s) else a.index(s) if a.has_index(s) else a.pytype(s) for a in args[1:]]
+    if any(isinstance(n, (type, int)) for n in bounds):
+        try:
+            itertools.islice((), *bounds)
+        except ValueError as error:
+            raise Raised(s.exception(error)) from None
     window = slice(*bounds)
     start, stop, step = window.start or 0, window.stop, window.step or 1
     it, state = args[0].iter(s), [0, start]
@@ -318,7 +323,7 @@ def starmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"),
                    (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
-        None if mode == "filterfalse" and args[0].is_none else args[0], args[1].iter(s), mode))
+        None if mode == "filterfalse" and args[0].is_nothing(s) else args[0], args[1].iter(s), mode))
 
 
 @on_call(itertools.groupby)
@@ -326,7 +331,7 @@ def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
-        k = v if key is None or key.is_none else key.call(s, [v], {})
+        k = v if key is None or key.is_nothing(s) else key.call(s, [v], {})
         if groups and protocols.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
@@ -549,7 +554,7 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if (given or len(args) > 3 or not message.is_leaf or type(message.value) is not str
         or not level.is_leaf or type(level.value) is not int):
         refuse_warning(s)
-    if category.is_none:
+    if category.is_nothing(s):
         category = s.wrap_raw(UserWarning)
     if category.as_class is None or not issubclass(category.pin(s), Warning):
         refuse_warning(s)

@@ -161,10 +161,18 @@ class Value:
         """The iterator that ``await self`` sends to, where no ``__await__`` is asked for it."""
         return None
 
+    def is_nothing(self, s: Session) -> bool:
+        """``self is None``, which is a fact of a value from outside."""
+        if self.source is not None:
+            self.pytype(s)
+        return self.is_none
+
     def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
         """``self.send(sent)``, or ``next(self)`` for None -> (what comes, anything), or (None, result) at the end."""
         try:
-            return (self.call_special(s, "__next__", []) if sent.is_none else self.call_method(s, "send", [sent])), sent
+            if sent.is_nothing(s):
+                return self.call_special(s, "__next__", []), sent
+            return self.call_method(s, "send", [sent]), sent
         except Raised as raised:
             if not s.is_exception(raised.value, StopIteration):
                 raise

@@ -39,7 +39,7 @@ class IteratorValue(Value):
         return self
 
     def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
-        return (self.next(s), Constant(None)) if sent.is_none else super().send(s, sent)
+        return (self.next(s), Constant(None)) if sent.is_nothing(s) else super().send(s, sent)
 
     def has_method(self, s: Session, name: str) -> bool:
         return False  # neither throw nor close
