@@ -157,3 +157,28 @@ def test_each_call_is_seen_once(fn):
         run(torch.ones(3).as_subclass(Tagged))
         seen.append(list(Tagged.seen))
     assert seen[0] == seen[2] and seen[1] == seen[3]
+
+
+class Naming(TorchFunctionMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.log.append(getattr(func, "__name__", "?"))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("use", [
+    list, tuple, lambda x: [*x], lambda x: max(*x), lambda x: [].extend(x), sorted, lambda x: float(x[0]),
+    lambda x: int(x[1]), lambda x: f"{x}", lambda x: f"{x[1]:.1f}", repr, str, lambda x: "{!r}".format(x)])
+def test_modes_see_what_python_asks_of_a_tensor(use):
+    def fn(x):
+        log = []
+        with Naming(log):
+            found = use(x)
+        return log, str(found)
+
+    x, compiled = torch.arange(3.0), jit.compile(fn)
+    for _ in range(2):
+        assert compiled(x) == fn(x)

@@ -196,7 +196,7 @@ def reversed_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(sorted)
 def sorted_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    values = args[0].items_list(s)
+    values = args[0].listed(s)
     return ListValue(sort_values(s, values, kwargs.get("key"), kwargs.get("reverse")))
 
 

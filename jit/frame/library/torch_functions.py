@@ -77,6 +77,11 @@ def is_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Val
     return Constant(config.says_compiling)
 
 
+@on_function(torch.Tensor.__format__)
+def formatted(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0].formatted(s, args[1])
+
+
 @on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
 def global_setting(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("a change of torch's global settings", kind="global-state",

@@ -357,17 +357,27 @@ class Value:
     def chunks(self, s: Session) -> Iterator[list[Value]]:
         """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all
         for a ``quiet`` one."""
-        it, quiet, count = self.iter(s), [], 0
-        while (element := it.next(s)) is not None:
-            if it.quiet:
-                quiet.append(element)
-            else:
-                yield [element]
-            count += 1
-            if count > 100_000:
-                raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
-        if quiet:
-            yield quiet
+        yield from through(s, self.iter(s))
+
+    def listed(self, s: Session) -> list[Value]:
+        """All elements as ``list``, ``tuple`` and what is made of them take them: a length is asked for first, to
+        reserve memory."""
+        return [element for chunk in self.listed_chunks(s) for element in chunk]
+
+    def listed_chunks(self, s: Session) -> Iterator[list[Value]]:
+        if not self.tells_length(s):
+            yield from self.chunks(s)
+            return
+        it = self.iter(s)
+        self.tell_length(s)
+        yield from through(s, it)
+
+    def tells_length(self, s: Session) -> bool:
+        """Whether code of the program's runs when Python asks how long the object may be."""
+        return False
+
+    def tell_length(self, s: Session) -> None:
+        """Have that code run."""
 
     def reads_caller(self, count: int | None) -> bool:
         """Whether a call with so many arguments (None: not known) looks into the frame that makes it."""
@@ -473,3 +483,18 @@ def special_error(cls: type, name: str) -> str:
     if name == "__len__":
         return f"object of type '{type_name(cls)}' has no len()"
     return f"'{type_name(cls)}' {text.get(name, 'object has no ' + name)}"
+
+
+def through(s: Session, it: Value) -> Iterator[list[Value]]:
+    """What is left of an iterator, as ``chunks`` gives it."""
+    quiet, count = [], 0
+    while (element := it.next(s)) is not None:
+        if it.quiet:
+            quiet.append(element)
+        else:
+            yield [element]
+        count += 1
+        if count > 100_000:
+            raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
+    if quiet:
+        yield quiet

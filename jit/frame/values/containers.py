@@ -383,7 +383,7 @@ class ListValue(SequenceValue):
 
     def extend_by(self, s: Session, iterable: Value) -> None:
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
-        for values in iterable.chunks(s):
+        for values in iterable.listed_chunks(s):
             self.extend(s, values)
             self.changed(s, list.extend, [TupleValue(values)])
 
