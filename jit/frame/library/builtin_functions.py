@@ -143,7 +143,7 @@ def iter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = fn.call(s, [], {})
         return None if protocols.same_or_equal(s, value, sentinel) else value
 
-    return FunctionIterator(step)
+    return FunctionIterator(step, type(iter(int, 1)))
 
 
 @on_call(next)

@@ -212,8 +212,8 @@ def _combinatoric(fn: type) -> None:
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
             return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)])
-                                     for row in picked])
-        return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked])
+                                     for row in picked], py=fn)
+        return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked], py=fn)
 
 
 for _fn in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
@@ -274,7 +274,7 @@ def count(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def repeat(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.get("times", args[1] if len(args) > 1 else None)
     if times is not None:
-        return SequenceIterator([args[0]] * times.index(s))
+        return SequenceIterator([args[0]] * times.index(s), py=itertools.repeat)
     return FunctionIterator(lambda s: args[0], itertools.repeat)
 
 
@@ -326,6 +326,9 @@ for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dr
         None if mode == "filterfalse" and args[0].is_nothing(s) else args[0], args[1].iter(s), mode))
 
 
+_GROUP = type(next(itertools.groupby("a"))[1])
+
+
 @on_call(itertools.groupby)
 def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key")
@@ -336,7 +339,8 @@ def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
             groups[-1][1].append(v)
         else:
             groups.append((k, [v]))
-    return SequenceIterator([TupleValue([k, SequenceIterator(vs)]) for k, vs in groups], py=itertools.groupby)
+    return SequenceIterator([TupleValue([k, SequenceIterator(vs, py=_GROUP)]) for k, vs in groups],
+                            py=itertools.groupby)
 
 
 @on_call(itertools.tee)

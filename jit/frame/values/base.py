@@ -27,6 +27,7 @@ _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE
+TUPLE_ITERATOR = type(iter(()))
 
 
 def is_made_by_program(cls: type) -> bool:

@@ -13,12 +13,13 @@ from ...errors import Unsupported
 from ...graph.dims import hint
 from ...runtime import facts
 from .. import source as src
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 from .constant import Constant
 
 if TYPE_CHECKING:
     import torch
     from ..emit import Emitter
+    from ..operators import Unary
     from ..session import Session
     from ..source import Source
     from .mappings import DictValue
@@ -52,7 +53,22 @@ class IteratorValue(Value):
             return IteratorMethod(self, name)
         if name == "__iter__":
             return IteratorMethod(self, name)
+        if not hasattr(self.pytype(s), name):
+            raise Raised(s.exception(AttributeError(f"'{type_name(self.py)}' object has no attribute '{name}'")))
         return super().getattr(s, name)
+
+    def getitem(self, s: Session, key: Value) -> Value:
+        raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not subscriptable")))
+
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not callable")))
+
+    def unary(self, s: Session, op: Unary) -> Value | None:
+        raise Raised(s.exception(TypeError(f"bad operand type for unary {op.symbol}: '{type_name(self.pytype(s))}'")))
+
+    def to_float(self, s: Session) -> Value:
+        raise Raised(s.exception(TypeError(
+            f"float() argument must be a string or a real number, not '{type_name(self.pytype(s))}'")))
 
     def hash_key(self, s: Session) -> Any:
         return ("iterator", id(self))
@@ -94,7 +110,7 @@ class IteratorMethod(Value):
 
 
 _TYPES = {(cls, forward): type(iter(cls()) if forward else reversed(cls()))
-          for cls in (list, tuple) for forward in (True, False)}
+          for cls in (list, tuple, collections.deque) for forward in (True, False)}
 _TEE = type(itertools.tee(())[0])
 
 
@@ -166,7 +182,10 @@ def _tee_over(elements):
 def _iterator_at(sequence: Sequence[int | object], at: int, step: int) -> Iterator:
     """An iterator over a list or tuple that has come to a position."""
     it = iter(sequence) if step > 0 else reversed(sequence)
-    it.__setstate__(at)
+    if isinstance(sequence, collections.deque):  # whose iterators cannot be told where they are
+        collections.deque(itertools.islice(it, at if step > 0 else len(sequence) - 1 - at), 0)
+    else:
+        it.__setstate__(at)
     return it
 
 
@@ -316,13 +335,13 @@ class SetIterator(SequenceIterator):
 class DictIterator(IteratorValue):
     """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
 
-    py = type(iter({}))
-
     quiet = True
 
     def __init__(self, mapping: DictValue, what: str, backwards: bool = False) -> None:
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
         self.order, self.backwards = list(mapping.entries.values()), backwards
+        of = getattr(collections.OrderedDict() if issubclass(mapping.cls, collections.OrderedDict) else {}, what)()
+        self.py = type(reversed(of) if backwards else iter(of))
         if backwards:
             self.order.reverse()
 
@@ -486,9 +505,8 @@ class MapIterator(IteratorValue):
 class FilterIterator(IteratorValue):
     """``filter``, ``itertools.filterfalse``, ``takewhile`` and ``dropwhile`` by mode."""
 
-    py = filter
-
     def __init__(self, fn: Value | None, it: Value, mode: str = "filter") -> None:
+        self.py = filter if mode == "filter" else getattr(itertools, mode)
         self.fn, self.it, self.mode, self.open = fn, it, mode, False
 
     @ends_by_exception

@@ -135,7 +135,7 @@ class DictValue(ContainerValue):
                 and not isinstance(self.obj, collections.defaultdict))
 
     def plain_backwards(self, s: Session) -> Value:
-        return s.iterate([k for k, _ in self.load(s).values()][::-1])
+        return s.iterate([k for k, _ in self.load(s).values()][::-1], type(reversed({})))
 
     def plain_text(self, s: Session) -> str:
         return "{" + ", ".join(f"{k.text(s, '__repr__').const(s)}: {v.text(s, '__repr__').const(s)}"

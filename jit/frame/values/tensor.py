@@ -20,7 +20,7 @@ from ..size_nodes import from_torch, to_torch
 from ..tables import wrapper
 from ..tensor_guards import guard_place
 from . import first_reads
-from .base import Raised, Value, special_error, type_name
+from .base import TUPLE_ITERATOR, Raised, Value, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
 from .objects import ObjectValue, is_data_descriptor
@@ -213,7 +213,7 @@ class TensorValue(Value):
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
         parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
-        return s.iterate(parts.items_list(s))
+        return s.iterate(parts.items_list(s), TUPLE_ITERATOR)
 
     def tells_length(self, s: Session) -> bool:
         return s.asker.concerns([self], {})
