@@ -77,6 +77,7 @@ def make_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
         raise _refuse("a dual number of what is no tensor")
     if tensor.handle(s).shape != tangent.handle(s).shape or tensor.handle(s).dtype is not tangent.handle(s).dtype:
         raise _refuse("a tangent of another shape or dtype than its tensor")
+    transforms.refuse_modes(s, tensor, tangent)
     tangent = transforms.laid_out(s, tensor, tangent)
     dual = transforms.grad_enters(s, [tensor, Constant(level.number)], {})
     dual.call_method(s, "requires_grad_")

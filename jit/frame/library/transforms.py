@@ -427,16 +427,18 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
     return (out, pushed, *aux)
 
 
-def refuse_modes(s: Session) -> None:
-    """Forward mode is done by other calls here, which are none that a mode of the program's sees in eager."""
-    if s.asker.overridden([]):
-        raise _refuse("forward mode under a TorchFunctionMode")
+def refuse_modes(s: Session, *given: Value) -> None:
+    """Forward mode is done by other calls here, which are none that a mode of the program's, or the class of a tensor,
+    sees in eager."""
+    tensors = s.inline(s.wrap_raw(pytree.tree_leaves), [TupleValue(list(given))], {}).items_list(s) if s.asker.seen else []
+    if s.asker.overridden([v for v in tensors if v.is_tensor]):
+        raise _refuse("forward mode under a TorchFunctionMode, or of tensors with a __torch_function__")
 
 
 @on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))
 def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     with _whole():
-        refuse_modes(s)
+        refuse_modes(s, *args[1:3])
         try:
             with s.journal.temporarily(s.tracer, "forward_mode", True):
                 func, primals, tangents, *argnums = args
