@@ -9,7 +9,7 @@ import itertools
 from collections.abc import ItemsView, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from ...errors import Unsupported
+from ...errors import NeedsEager, Unsupported
 from ...graph.dims import hint
 from ...runtime import facts
 from .. import source as src
@@ -332,6 +332,11 @@ class SetIterator(SequenceIterator):
             [entries[k] for k in self.of.order(s)] == self.elements)
 
 
+def _keys(mapping: DictValue) -> list[Value]:
+    """The keys as they were put in: another object after one was taken out and put in again."""
+    return [key for key, _ in mapping.entries.values()]
+
+
 class DictIterator(IteratorValue):
     """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
 
@@ -340,6 +345,7 @@ class DictIterator(IteratorValue):
     def __init__(self, mapping: DictValue, what: str, backwards: bool = False) -> None:
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
         self.order, self.backwards = list(mapping.entries.values()), backwards
+        self.seen, self.keys = mapping.entries, _keys(mapping)
         of = getattr(collections.OrderedDict() if issubclass(mapping.cls, collections.OrderedDict) else {}, what)()
         self.py = type(reversed(of) if backwards else iter(of))
         if backwards:
@@ -350,6 +356,10 @@ class DictIterator(IteratorValue):
             return None
         if len(self.mapping.entries) != self.size:
             raise Raised(s.exception(RuntimeError("dictionary changed size during iteration")))
+        if self.mapping.entries is not self.seen:
+            if any(p is not q for p, q in zip(_keys(self.mapping), self.keys, strict=True)):  # what comes then depends on the places in the table
+                raise NeedsEager("a dict of which keys are replaced while it is iterated", kind="iterate")
+            s.set_field(self, "seen", self.mapping.entries)
         if self.at >= len(self.order):
             s.set_field(self, "at", None)  # from now on changes do not matter
             return None
