@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import EagerRaises, Unsupported
+from ..graph.backward import make_leaf
 from ..graph.dims import Sym
 from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
@@ -165,7 +166,10 @@ class Recording:
         """Record a torch callable."""
         if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
             made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
-            return made.call_method(self.s, "requires_grad_")
+            if not self.s.levels or not made.handle(self.s).dtype.is_floating_point:
+                return made.call_method(self.s, "requires_grad_")
+            make_leaf(self.s.tracer, made.handle(self.s))
+            return made
         if any(v.is_read for v in kwargs.values()):
             args, kwargs = read_numbers.scaled(self.s, fn, args, kwargs)
         if any(v.is_read for v in args):

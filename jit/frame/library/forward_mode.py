@@ -80,7 +80,10 @@ def make_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
     transforms.refuse_modes(s, tensor, tangent)
     tangent = transforms.laid_out(s, tensor, tangent)
     dual = transforms.grad_enters(s, [tensor, Constant(level.number)], {})
-    dual.call_method(s, "requires_grad_")
+    if not dual.handle(s).dtype.is_floating_point:
+        raise _refuse("a dual number of other than real floating point numbers")
+    if not dual.handle(s).requires_grad:
+        backward.make_leaf(s.tracer, dual.handle(s))
     made = (dual, tangent, dual.handle(s).base.version)
     s.journal.set_field(s, "levels", tuple(replace(one, duals=(*one.duals, made)) if one.number == level.number
                                            else one for one in s.levels))

@@ -62,6 +62,7 @@ class Level:
         leaves: of a gradient, the tensors that were made to require grad outside.
         duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
             ``library.forward_mode``.
+        lets: whether ``requires_grad_()`` may be called, which only PyTorch's own code does inside of a transform.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Level:
     tracked: bool = True
     leaves: tuple = ()
     duals: tuple | None = None
+    lets: bool = False
 
 
 def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
@@ -355,11 +357,12 @@ def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @on_call(torch_private.may_require_grad)
 def may_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(True)
+    return Constant(s.levels[-1].lets)
 
 
 @on_call(torch_private.lets_require_grad)
 def lets_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _replace(s, s.levels[-1], lets=args[0].truth(s))
     return NONE
 
 
