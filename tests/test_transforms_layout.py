@@ -93,3 +93,24 @@ def test_what_a_dual_number_was_made_of_is_a_view_of_the_tensor():
     x = torch.ones(3)
     found = jit.compile(fn, fullgraph=True)(x)
     assert found is not x and fn(x) is not x and found.data_ptr() == fn(x).data_ptr() == x.data_ptr()
+
+
+NUMBERS = {
+    "jvp": lambda x: jvp(lambda x: 0.5 * (x**3).sum(), (x,), (x,)), "jacfwd": jacfwd(lambda x: x.sum() - 0.5),
+    "of slices": vmap(jacfwd(lambda x: x.sum() / 2.5)),
+    "stacked": jacfwd(lambda x: torch.stack([x[0, 0] * 2.5, x[0, 1]])),
+    "with an integer": jacfwd(lambda x: x.sum() * 2), "dimensions": jacfwd(lambda x: (x * 0.5).sum(0)),
+    "of a gradient": jacfwd(grad(lambda x: 0.5 * (x**3).sum())), "hessian": hessian(lambda x: (x.sum() * 0.5).tanh())}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_tangents_have_the_dtypes_of_eager(name):
+    x = torch.arange(6.0).view(2, 3)
+    want, got = (torch.utils._pytree.tree_leaves(run(x)) for run in (NUMBERS[name], jit.compile(NUMBERS[name])))
+    assert [t.dtype for t in got] == [t.dtype for t in want]
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", ["with an integer", "dimensions", "of a gradient", "hessian"])
+def test_numbers_in_forward_mode_are_captured(name):
+    jit.compile(NUMBERS[name], fullgraph=True)(torch.arange(6.0).view(2, 3))

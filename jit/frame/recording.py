@@ -19,7 +19,7 @@ from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_place, guard_tensor
-from .values import batched, first_reads, read_numbers, unmapped
+from .values import batched, first_reads, read_numbers, unmapped, widened
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -207,6 +207,8 @@ class Recording:
             refuse_tracked(fn, value)
         if self.s.levels:
             unmapped.note(self.s, (*args, *kwargs.values()), value)
+            if self.s.tracer.forward_mode == len(self.s.levels):
+                widened.note(self.s, fn, args, kwargs, value)
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         for a, version in elsewhere:

@@ -443,7 +443,7 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
     with _whole():
         refuse_modes(s, *args[1:3])
         try:
-            with s.journal.temporarily(s.tracer, "forward_mode", True):
+            with s.journal.temporarily(s.tracer, "forward_mode", len(s.levels) + 1):
                 func, primals, tangents, *argnums = args
                 given = primals
                 for at in (*argnums, *(v for k, v in kwargs.items() if k == "argnums")):
