@@ -46,13 +46,16 @@ def note_leaf(tracer: Tracer, handle: TensorHandle) -> None:
 
 
 def types(tracer: Tracer, roots: list[TensorHandle], tangents: list, wrt: list[TensorHandle],
-          create: bool) -> list[TensorType]:
-    """The types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them."""
+          create: bool) -> tuple[list[TensorType], list]:
+    """-> (the types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them, and
+    for each the tangent that it is, if it is one)."""
     like = [layout.empty_like(h.type) for h in wrt]
-    if all(type(n) is int and n < 2 for h in wrt for n in h.type.shape):
-        return like
-    found = _replayed(tracer, roots, tangents, wrt, create)
-    return [t if g is None else _laid_out(t, g) for t, g in zip(like, found)]
+    given = any(t is not None for t in tangents)
+    if not given and all(type(n) is int and n < 2 for h in wrt for n in h.type.shape):
+        return like, [None] * len(wrt)
+    found, seeds = _replayed(tracer, roots, tangents, wrt, create)
+    same = [next((t for t, seed in zip(tangents, seeds) if g is not None and g is seed), None) for g in found]
+    return [t if g is None else _laid_out(t, g) for t, g in zip(like, found)], same
 
 
 def note_gradients(tracer: Tracer, roots: list[TensorHandle], tangents: list, wrt: list[TensorHandle],
@@ -143,8 +146,9 @@ class _Replay:
         return len(made) == len(event.numbers)
 
 
-def _replayed(tracer: Tracer, roots: list, tangents: list, wrt: list, create: bool) -> list:
-    """Eager's gradients, of tensors that are made up; None for those of which PyTorch does not say."""
+def _replayed(tracer: Tracer, roots: list, tangents: list, wrt: list, create: bool) -> tuple[list, list]:
+    """Eager's gradients, of tensors that are made up, and the tangents; None for those of which PyTorch does not
+    say."""
     asked, _, read = described([list(roots), list(tangents), list(wrt)], {})
     seen = {d.number: d for e in tracer.events for d in e.read}
     seen.update((d.number, d) for d in read)
@@ -157,12 +161,13 @@ def _replayed(tracer: Tracer, roots: list, tangents: list, wrt: list, create: bo
             for event in tracer.events:
                 with torch.set_grad_enabled(event.recorded or event.fn in _OURS or type(event.fn) is _Function):
                     if not replay.run(event):
-                        return [None] * len(wrt)
-            return _gradients(*replay.given(asked), create)
+                        return [None] * len(wrt), []
+            given = replay.given(asked)
+            return _gradients(*given, create), given[1]
         except JitError:
             raise
         except Exception:  # eager's own, of tensors without data or with other numbers than the program's
-            return [None] * len(wrt)
+            return [None] * len(wrt), []
 
 
 def _laid_out(t: TensorType, g: torch.Tensor) -> TensorType:
