@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp, vmap
+from torch.utils._pytree import tree_map
 
 import jit
 
@@ -84,3 +85,47 @@ def test_functions_are_used_as_in_eager(of, use):
 @pytest.mark.parametrize("use", ["grad", "vjp", "vmap", "vmap of grad"])
 def test_functions_with_a_rule_are_captured(use):
     jit.compile(USES[use](Generated), fullgraph=True)(torch.ones(2, 2))
+
+
+class Held(torch.Tensor):
+    """A tensor around another one, whose class is asked by ``__torch_dispatch__``."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride(), dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Held(inner["inner"])
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda t: t.inner if isinstance(t, Held) else t, (args, kwargs or {}))
+        return Held(func(*args, **kwargs))
+
+
+INSIDE = {
+    "number": lambda x: grad(lambda x: (x * (Held(torch.ones(3)) * 2).shape[0]).sum())(x),
+    "size only": lambda x: grad(lambda x: (x * Held(torch.ones(3)).shape[0]).sum())(x),
+    "slices": lambda x: vmap(lambda r: r * (Held(torch.ones(3)) * 2).shape[0])(x),
+    "tangent": lambda x: jvp(lambda x: x * (Held(torch.ones(3)) + 1).shape[0], (x,), (x,))[1],
+    "outside": lambda x: (grad(lambda x: x.sum())(x) * (Held(torch.ones(3)) * 2).inner)}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_classes_that_are_asked_inside_of_a_gradient(name):
+    def outcome(run):
+        try:
+            return run(torch.ones(2, 3)).tolist()
+        except (RuntimeError, NotImplementedError) as error:
+            return type(error)
+
+    assert outcome(jit.compile(INSIDE[name])) == outcome(INSIDE[name])

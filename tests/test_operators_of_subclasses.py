@@ -45,6 +45,12 @@ def test_the_right_side_answers(sides, op):
         assert compiled(torch.ones(2), *made[0])[1:] == fn(torch.ones(2), *made[1])[1:]
 
 
+def test_both_sides_are_one():
+    fn = jit.compile(lambda d, e, c: (d | d, e | e, e - e, c | c, c & c), fullgraph=True)
+    d, e, c = {"a": 1}, {1, 2}, collections.Counter("ab")
+    assert fn(d, e, c) == (d, e, set(), c, c)
+
+
 class A:
     k = 7
 

@@ -181,7 +181,7 @@ class DictValue(ContainerValue):
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if op.symbol != "|" or not a.is_mapping or not b.is_mapping:
             return None
-        if self is b and not a.by_class(s, op.forward):
+        if self is not a and not a.by_class(s, op.forward):
             return None
         # Where a method of the left operand's class has not answered, the slot of dict is that of the right one.
         if a.cls is not dict and self is a or b.cls is not dict:
