@@ -59,7 +59,8 @@ class Scaled(torch.autograd.Function):
 
 def of_a_function(y):
     x = y.detach().clone().requires_grad_()
-    return torch.autograd.grad(Scaled.apply(x, 3)[0].sum(), x)[0], torch.autograd.grad(Scaled.apply(x.sin(), 2)[0].sum(), x)[0], torch.autograd.grad(
+    return torch.autograd.grad(Scaled.apply(x, 3)[0].sum(), x)[0], torch.autograd.grad(
+        Scaled.apply(x.sin(), 2)[0].sum(), x)[0], torch.autograd.grad(
         (Scaled.apply(x.t(), 2)[0] * 2).sum() + Scaled.apply(x, 2)[1].sum(), x)[0]
 
 

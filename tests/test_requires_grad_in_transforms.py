@@ -1,5 +1,5 @@
-"""``requires_grad_()`` inside of a transform of ``torch.func``: refused as in eager. PyTorch's own code may call it, and
-tensors that require grad may be made."""
+"""``requires_grad_()`` inside of a transform of ``torch.func``: refused as in eager. PyTorch's own code may call it,
+and tensors that require grad may be made."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Switches refuse what is no bool or dtype, as in eager, and transformed functions have the names of their functions."""
+"""Switches refuse what is no bool or dtype, as in eager; transformed functions have the names of their functions."""
 
 import pytest
 import torch

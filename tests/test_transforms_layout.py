@@ -114,3 +114,20 @@ def test_tangents_have_the_dtypes_of_eager(name):
 @pytest.mark.parametrize("name", ["with an integer", "dimensions", "of a gradient", "hessian"])
 def test_numbers_in_forward_mode_are_captured(name):
     jit.compile(NUMBERS[name], fullgraph=True)(torch.arange(6.0).view(2, 3))
+
+
+EXPANDED = {
+    "jacobian of a gradient": jacfwd(grad(lambda x: x.sum().tanh())), "reverse": jacrev(grad(lambda x: x.sum().tanh())),
+    "of an expanded": jacfwd(lambda x: x.sum().tanh().expand(3)), "gradients": vmap(grad(lambda r: r.sum() * 2)),
+    "rows": vmap(lambda r: r.sum().expand(4))}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", EXPANDED)
+def test_slices_that_are_expanded_stay_so(name, dynamic):
+    compiled = jit.compile(EXPANDED[name], fullgraph=True, dynamic=dynamic)
+    for n in (2, 3, 4):
+        x = torch.arange(3.0 * n).view(n, 3) / 9
+        want, got = EXPANDED[name](x), compiled(x)
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want)

@@ -47,8 +47,8 @@ def note_leaf(tracer: Tracer, handle: TensorHandle) -> None:
 
 def types(tracer: Tracer, roots: list[TensorHandle], tangents: list, wrt: list[TensorHandle],
           create: bool) -> tuple[list[TensorType], list]:
-    """-> (the types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them, and
-    for each the tangent that it is, if it is one)."""
+    """-> (the types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them,
+    and for each the tangent that it is, if it is one)."""
     like = [layout.empty_like(h.type) for h in wrt]
     given = any(t is not None for t in tangents)
     if not given and all(type(n) is int and n < 2 for h in wrt for n in h.type.shape):

@@ -371,8 +371,8 @@ def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
 
 
 def _of_unwritable(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> JitError | None:
-    """What eager says to a call that is refused and that would write to a leaf which requires grad, or a view of one, or
-    one of several views: autograd may refuse it first. None for other calls."""
+    """What eager says to a call that is refused and that would write to a leaf which requires grad, or a view of one,
+    or one of several views: autograd may refuse it first. None for other calls."""
     tensors = list(of_kind(TensorHandle, (args, kwargs)))
     if not (_writes(fn, kwargs) and tensors and tensors[0].tracer.grad_enabled):
         return None

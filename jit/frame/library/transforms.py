@@ -249,7 +249,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        found = s.recording.tensor_of(_collected(s, handle, level))
+        found = _all_slices(s, tensor, level)
     else:
         found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
         sizes = [_size(s, level), *handle.shape]
@@ -259,6 +259,20 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
             found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
+
+
+def _all_slices(s: Session, tensor: Value, level: Level) -> Value:
+    """All slices of a result, expanded where each of them is, as a gradient may be."""
+    t = tensor.handle(s).type
+    expanded = [d for d, (n, step) in enumerate(zip(t.shape, t.strides)) if type(step) is int and step == 0
+                and not (type(n) is int and n < 2)]
+    if not expanded:
+        return s.recording.tensor_of(_collected(s, tensor.handle(s), level))
+    for d in expanded:
+        tensor = s.torch_call(torch.Tensor.narrow, [tensor, Constant(d), Constant(0), Constant(1)], {})
+    found = s.recording.tensor_of(mapping.collect(s.tracer, tensor.handle(s), level.number, _size(s, level)))
+    sizes = TupleValue([lift(s, n) for n in (_size(s, level), *t.shape)])
+    return s.torch_call(torch.Tensor.expand, [found, sizes], {})
 
 
 def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
@@ -433,7 +447,9 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
 def refuse_modes(s: Session, *given: Value) -> None:
     """Forward mode is done by other calls here, which are none that a mode of the program's, or the class of a tensor,
     sees in eager."""
-    tensors = s.inline(s.wrap_raw(pytree.tree_leaves), [TupleValue(list(given))], {}).items_list(s) if s.asker.seen else []
+    if not s.asker.seen:
+        return
+    tensors = s.inline(s.wrap_raw(pytree.tree_leaves), [TupleValue(list(given))], {}).items_list(s)
     if s.asker.overridden([v for v in tensors if v.is_tensor]):
         raise _refuse("forward mode under a TorchFunctionMode, or of tensors with a __torch_function__")
 

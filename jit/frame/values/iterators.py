@@ -357,7 +357,8 @@ class DictIterator(IteratorValue):
         if len(self.mapping.entries) != self.size:
             raise Raised(s.exception(RuntimeError("dictionary changed size during iteration")))
         if self.mapping.entries is not self.seen:
-            if any(p is not q for p, q in zip(_keys(self.mapping), self.keys, strict=True)):  # what comes then depends on the places in the table
+            if any(p is not q for p, q in zip(_keys(self.mapping), self.keys, strict=True)):
+                # What comes then depends on the places in the table.
                 raise NeedsEager("a dict of which keys are replaced while it is iterated", kind="iterate")
             s.set_field(self, "seen", self.mapping.entries)
         if self.at >= len(self.order):

@@ -1,6 +1,6 @@
 """Tensors that a function inside ``torch.vmap`` makes from nothing that is mapped, such as ``torch.zeros(3)``, or
-the sum of a tensor from outside: one for all slices. PyTorch refuses to change such a tensor in place by what is mapped,
-in words that depend on the operation; the graph would give each slice a tensor of its own.
+the sum of a tensor from outside: one for all slices. PyTorch refuses to change such a tensor in place by what is
+mapped, in words that depend on the operation; the graph would give each slice a tensor of its own.
 """
 
 from __future__ import annotations
