@@ -249,3 +249,23 @@ def test_keys_that_are_replaced_while_iterated(fn, given):
     compiled = jit.compile(fn)
     for _ in range(2):
         assert outcome(compiled) == outcome(fn)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("drop", [1, 2, 3])
+def test_a_list_that_is_shorter_than_its_iterator_at_a_break(drop, backwards):
+    def fn(v):
+        seen = []
+        for m in reversed(v) if backwards else v:
+            seen.append(m)
+            taken = [v.pop() for _ in range(min(drop, len(v)))]
+            jit.graph_break()
+            v.extend(taken[:-1] if len(seen) > 1 else taken)
+            if len(seen) > 6:
+                break
+        return seen, v
+
+    compiled = jit.compile(fn)
+    for given in ([1], [3, 1, 2], [1, 2, 3, 4, 5], []):
+        for _ in range(2):
+            assert compiled(list(given)) == fn(list(given))

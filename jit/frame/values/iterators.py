@@ -184,8 +184,15 @@ def _iterator_at(sequence: Sequence[int | object], at: int, step: int) -> Iterat
     it = iter(sequence) if step > 0 else reversed(sequence)
     if isinstance(sequence, collections.deque):  # whose iterators cannot be told where they are
         collections.deque(itertools.islice(it, at if step > 0 else len(sequence) - 1 - at), 0)
-    else:
+        return it
+    missing = at + (step < 0) - (list.__len__(sequence) if isinstance(sequence, list) else at + 1)
+    if missing > 0:  # it has become shorter, and an iterator takes no place behind the end
+        list.extend(sequence, [None] * missing)
+    try:
         it.__setstate__(at)
+    finally:
+        if missing > 0:
+            list.__delitem__(sequence, slice(-missing, None))
     return it
 
 
