@@ -171,6 +171,7 @@ def _run(text: str, backend: str, dynamic: bool | None) -> Outcome:
                                  on_capture=lambda c: captures.append(list(c.breaks)))
     fn = dispatch.make_dispatcher(compiled["f"], settings)
     for i, (given, twin) in enumerate(zip(eager_calls, compiled_calls)):
+        found = control.NoTest.raised
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
@@ -191,6 +192,8 @@ def _run(text: str, backend: str, dynamic: bool | None) -> Outcome:
                 return Outcome("invalid", f"cannot be compared: {e!r}")
             except (RecursionError, Incomparable):
                 return Outcome("invalid", "cannot be compared")
+        if control.NoTest.raised > found:
+            return Outcome("invalid", "cannot be compared: the program went on all the same")
         if want[1] and "recursion" in want[1][1]:
             return Outcome("invalid", "endless recursion")
         failed = [str(w.message) for w in told if issubclass(w.category, InternalFailure)]

@@ -95,11 +95,21 @@ def map_(f, xs, *others):
 
 
 class NoTest(BaseException):
-    """A program's calls cannot be compared with anything."""
+    """A program's calls cannot be compared with anything. ``raised`` counts how often that was found: a program may
+    leave a ``finally`` by a ``return``, and the exception is gone."""
+
+    raised = 0
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        NoTest.raised += 1
 
 
-class StartsCompiler(NoTest):
-    """A program calls an operator that is compiled by PyTorch."""
+class StartsCompiler(BaseException):
+    """An operator is called that PyTorch compiles."""
+
+
+in_operator: list = []  # operators that are asked what they refuse
 
 
 def seen(given) -> bool:
@@ -115,8 +125,13 @@ def checked(operator, stand_in):
     def call(*args, **kwargs):
         if seen((args, kwargs)):
             raise NoTest
-        with contextlib.suppress(StartsCompiler):
+        in_operator.append(operator)
+        try:
             return operator(*args, **kwargs)
+        except StartsCompiler:
+            pass
+        finally:
+            in_operator.pop()
         return stand_in(*args, **kwargs)
 
     return call
@@ -130,7 +145,9 @@ IN_EAGER = {"cond": checked(torch.cond, cond), "while_loop": checked(operators.w
 def forbid():
     """In the block PyTorch's own compiler is not started for these operators."""
     def refuse(*args):
-        raise StartsCompiler
+        if in_operator:
+            raise StartsCompiler
+        raise NoTest
 
     before = getattr(higher_order, "_hop_compile_and_call", None)
     higher_order._hop_compile_and_call = refuse
