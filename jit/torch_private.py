@@ -291,6 +291,7 @@ FLEX_MATRIX, FLEX_LISTS = (("torch.nn.attention.flex_attention", name)
 TRANSFORMS, MAPS = "torch._functorch.eager_transforms", "torch._functorch.vmap"
 pytree = required("utils._pytree", "what transforms and loops take their arguments apart by")
 MAPS_BELOW = "torch._functorch.predispatch"
+TRANSFORMED = "torch._functorch.apis"
 LOOPS = "torch._higher_order_ops."  # the modules of ``map``, ``scan`` and ``while_loop``
 _WITHOUT = "transforms of torch.func are a break"
 map_begins, map_ends, map_enters, map_leaves, is_mapped = (

@@ -241,3 +241,18 @@ def test_a_strided_view_of_a_result_is_written(view):
             result = float(result.detach()), x.grad.tolist()
         found.append(result)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x, w: x.chunk(2)[0].mul_(w), lambda x, w: x.unbind(0)[0].add_(w), lambda x, w: (x * 1).unbind(0)[0].add_(w),
+    lambda x, w: x[:2].sub_(w)])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_which_of_two_errors_comes_first(fn, shape):
+    def caught(x, w):
+        try:
+            fn(x, w)
+        except RuntimeError as error:
+            return str(error)
+
+    x = torch.ones(3, requires_grad=True)
+    assert jit.compile(caught)(x, torch.ones(shape)) == caught(x, torch.ones(shape))

@@ -212,3 +212,17 @@ def test_a_branch_that_raises_is_none_if_it_is_not_taken(value, backend):
     for _ in range(2):
         found = compiled(x)
         assert found == expected if isinstance(expected, str) else torch.allclose(found, expected)
+
+
+class Kind(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("predicate", [lambda x: x.sum() > 0, lambda x: x.any(), lambda x: (x > 0)[0],
+                                       lambda x: x[:1] > 0])
+def test_results_have_not_the_class_of_the_predicate(predicate):
+    fn = jit.compile(lambda x: torch.cond(predicate(x), torch.sin, torch.cos, (V,)), fullgraph=True)
+    for x in (torch.ones(2).as_subclass(Kind), -torch.ones(2).as_subclass(Kind)):
+        found = fn(x)
+        assert type(found) is torch.Tensor
+        torch.testing.assert_close(found, torch.sin(V) if predicate(x) else torch.cos(V))

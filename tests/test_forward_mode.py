@@ -241,3 +241,24 @@ def test_dual_numbers_from_outside():
             same(tuple(forward_ad.unpack_dual(f(made))), tuple(forward_ad.unpack_dual(compiled(made))))
     x = torch.randn(3, 3)
     same(f(x), compiled(x))
+
+
+class Seen(torch.Tensor):
+    calls: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(getattr(func, "__name__", "?"))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: torch.func.jvp(torch.sin, (x,), (x.cos(),))[1], lambda x: torch.func.jacfwd(torch.sin)(x),
+    lambda x: torch.func.hessian(lambda y: y.sin().sum())(x)])
+def test_classes_see_the_same_calls(fn):
+    seen = []
+    for run in (fn, jit.compile(fn)):
+        Seen.calls.clear()
+        run(torch.ones(3).as_subclass(Seen))
+        seen.append(list(Seen.calls))
+    assert seen[0] == seen[1] and seen[0]

@@ -3,6 +3,7 @@
 import collections
 import itertools
 
+import pytest
 import torch
 from frame_harness import Cases, said, sequence
 
@@ -207,3 +208,64 @@ def test_counting_from_a_truth_value():
         return [[next(c), next(c)] for c in counts], x + 1
 
     sequence(lambda: f, [(VECTOR, True), (VECTOR, 1), (VECTOR, False)], fullgraph=True)
+
+
+def replaced(d):
+    seen = []
+    for k, v in d.items():
+        seen.append(k)
+        d.pop("b", None)
+        d["b"] = v
+    return seen, d
+
+
+def renamed(d):
+    seen = []
+    it = iter(d)
+    next(it)
+    d["q"] = d.pop("a")
+    try:
+        seen.extend(it)
+    except RuntimeError as error:
+        seen.append(str(error))
+    return seen, d
+
+
+def rewritten(d):
+    for k in d:
+        d[k] = 5
+    return list(d), d
+
+
+@pytest.mark.parametrize("fn", [replaced, renamed, rewritten])
+@pytest.mark.parametrize("given", [{"a": 1}, {"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": 1, "b": 2, "c": 3}])
+def test_keys_that_are_replaced_while_iterated(fn, given):
+    def outcome(run):
+        try:
+            return run(dict(given))
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = jit.compile(fn)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(fn)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("drop", [1, 2, 3])
+def test_a_list_that_is_shorter_than_its_iterator_at_a_break(drop, backwards):
+    def fn(v):
+        seen = []
+        for m in reversed(v) if backwards else v:
+            seen.append(m)
+            taken = [v.pop() for _ in range(min(drop, len(v)))]
+            jit.graph_break()
+            v.extend(taken[:-1] if len(seen) > 1 else taken)
+            if len(seen) > 6:
+                break
+        return seen, v
+
+    compiled = jit.compile(fn)
+    for given in ([1], [3, 1, 2], [1, 2, 3, 4, 5], []):
+        for _ in range(2):
+            assert compiled(list(given)) == fn(list(given))

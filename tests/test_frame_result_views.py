@@ -165,3 +165,14 @@ def test_views_of_memory_in_the_layout_of_one_of_them(write, returned):
             assert ours == kinds
             torch.testing.assert_close(our_values, values)
             torch.testing.assert_close(our_gradient, gradient)
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_view_that_a_break_leaves_keeps_its_strides(backend):
+    def fn(y):
+        row = (torch.ones(2, 3) + y)[::2]
+        jit.graph_break()
+        return row, row.t()
+
+    for y in (torch.ones(3, requires_grad=True), torch.ones(3)):
+        assert [t.stride() for t in jit.compile(fn, backend=backend)(y)] == [t.stride() for t in fn(y)]

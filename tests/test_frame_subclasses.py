@@ -232,3 +232,28 @@ def test_grad_fn():
         return y.grad_fn.name(), y
 
     same(name(x, w), jit.compile(name)(x, w))
+
+
+class Passing(torch.Tensor):
+    asked: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.asked.append(getattr(func, "__name__", "?"))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_recorded_write_is_asked_for_once(backend):
+    def fn(x, w):
+        x.copy_(w)
+        return x * 2
+
+    w, results = torch.ones(3, requires_grad=True), []
+    for run in (fn, jit.compile(fn, backend=backend)):
+        for x in (torch.zeros(3), torch.zeros(3).as_subclass(Passing)):
+            Passing.asked.clear()
+            found = run(x, w)
+            results.append((type(x), type(found), x.requires_grad, found.tolist(), list(Passing.asked)))
+    assert results[:2] == results[2:]

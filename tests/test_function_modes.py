@@ -157,3 +157,65 @@ def test_each_call_is_seen_once(fn):
         run(torch.ones(3).as_subclass(Tagged))
         seen.append(list(Tagged.seen))
     assert seen[0] == seen[2] and seen[1] == seen[3]
+
+
+class Naming(TorchFunctionMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.log.append(getattr(func, "__name__", "?"))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("use", [
+    list, tuple, lambda x: [*x], lambda x: max(*x), lambda x: [].extend(x), sorted, lambda x: float(x[0]),
+    lambda x: int(x[1]), lambda x: f"{x}", lambda x: f"{x[1]:.1f}", repr, str, lambda x: "{!r}".format(x)])
+def test_modes_see_what_python_asks_of_a_tensor(use):
+    def fn(x):
+        log = []
+        with Naming(log):
+            found = use(x)
+        return log, str(found)
+
+    x, compiled = torch.arange(3.0), jit.compile(fn)
+    for _ in range(2):
+        assert compiled(x) == fn(x)
+
+
+@pytest.mark.parametrize("switch", [torch.no_grad, torch.enable_grad, lambda: torch.set_grad_enabled(False)])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_grad_mode_is_switched_under_a_mode(switch, backend):
+    def fn(x):
+        log = []
+        with Naming(log):
+            with switch():
+                y = x * 0.5
+                inside = torch.is_grad_enabled()
+            z = (x * y.sum()).sum()
+        return y * 1, z, inside, torch.is_grad_enabled(), log
+
+    x, compiled = torch.arange(3.0, requires_grad=True), jit.compile(fn, backend=backend)
+    for _ in range(2):
+        want, got = fn(x), compiled(x)
+        assert [t.requires_grad for t in got[:2]] == [t.requires_grad for t in want[:2]] and got[2:] == want[2:]
+        torch.testing.assert_close(torch.autograd.grad(got[1], x), torch.autograd.grad(want[1], x))
+
+
+def test_grad_mode_that_a_mode_keeps():
+    class Refusing(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if getattr(func, "__name__", "") == "_set_grad_enabled":
+                return None
+            return func(*args, **kwargs or {})
+
+    def fn(x):
+        with Refusing():
+            with torch.no_grad():
+                y = x * 2
+        return y, torch.is_grad_enabled()
+
+    x = torch.ones(2, requires_grad=True)
+    want, got = fn(x), jit.compile(fn)(x)
+    assert got[0].requires_grad == want[0].requires_grad and got[1] == want[1]

@@ -44,6 +44,26 @@ def read(y):
     return torch.full((2,), sum(g.stride()))
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x * k, x.t()
+
+    @staticmethod
+    def backward(ctx, grad, other):
+        x, = ctx.saved_tensors
+        return grad * ctx.k + x.detach() * 0 + other.t() * 0, None
+
+
+def of_a_function(y):
+    x = y.detach().clone().requires_grad_()
+    return torch.autograd.grad(Scaled.apply(x, 3)[0].sum(), x)[0], torch.autograd.grad(
+        Scaled.apply(x.sin(), 2)[0].sum(), x)[0], torch.autograd.grad(
+        (Scaled.apply(x.t(), 2)[0] * 2).sum() + Scaled.apply(x, 2)[1].sum(), x)[0]
+
+
 LAYOUTS = {
     "rows": torch.arange(6.0).view(2, 3) / 4,
     "columns": torch.arange(6.0).view(3, 2).t() / 4,
@@ -54,7 +74,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("fn", [asked, expanded, expanded_in_part, of_a_gradient, changed_inside, of_views, read])
+@pytest.mark.parametrize("fn", [asked, expanded, expanded_in_part, of_a_gradient, changed_inside, of_views, read,
+                                of_a_function])
 def test_strides_are_those_of_eager(fn, dynamic):
     compiled = jit.compile(fn, dynamic=dynamic)
     for x in LAYOUTS.values():

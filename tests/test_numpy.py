@@ -335,3 +335,15 @@ def test_arrays_that_share_memory():
         twin = memory.copy()
         same(program(twin[:4], twin[2:]), compiled(memory[:4], memory[2:]))
         same(twin, memory)
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: x[1:].numpy(), lambda x: np.tanh(x[1:].numpy()), lambda x: x.numpy()[1:], lambda x: x[1:].numpy().T + 1,
+    lambda x: x[:, :0].numpy()])
+def test_empty_arrays_have_numpys_strides(make):
+    def fn(x):
+        return torch.from_numpy(make(x)), make(x).strides
+
+    for x in (torch.ones(1, 3), torch.arange(6.0).view(3, 2).t()[1:]):
+        (a, want), (b, got) = fn(x), jit.compile(fn)(x)
+        assert a.stride() == b.stride() and a.shape == b.shape and want == got

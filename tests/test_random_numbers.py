@@ -234,3 +234,19 @@ def test_drawn_numbers_beside_tensors_that_are_changed():
         (x, out, noise, *rest), (x2, out2, noise2, *rest2) = results
         torch.testing.assert_close((x, out), (x2, out2))
         assert (noise == noise2).all() and rest == rest2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64, torch.float16])
+@pytest.mark.parametrize("fn", [
+    lambda x: x.clamp(0, random.random()), lambda x: x.clamp(random.random(), 5),
+    lambda x: torch.clamp(x, max=1.5, min=random.random()),
+    lambda x: x.clamp(0, random.getrandbits(2)), lambda x: x.clamp(random.random(), random.random())])
+def test_limits_that_are_drawn(fn, dtype):
+    compiled = jit.compile(fn)
+    for x in (torch.tensor(0.7).to(dtype), torch.arange(3).to(dtype)):
+        for _ in range(2):
+            random.seed(1)
+            want = fn(x)
+            random.seed(1)
+            got = compiled(x)
+            assert got.dtype is want.dtype and torch.equal(got, want)

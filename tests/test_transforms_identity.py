@@ -78,3 +78,31 @@ def test_what_is_no_tensor_is_refused_as_in_eager(fn):
     for run in (program, jit.compile(program)):
         with pytest.raises((TypeError, AttributeError, RuntimeError)):
             run(torch.ones(3))
+
+
+def _grads(fn, asked=1):
+    def of(x, c):
+        leaves = [x.clone().requires_grad_() for _ in range(asked)]
+        return torch.autograd.grad(fn(*leaves), leaves, c)
+
+    return of
+
+
+TANGENTS = {
+    "itself": _grads(lambda x: x), "a sum": _grads(lambda x, y: x + y, 2), "a number added": _grads(lambda x: x + 1),
+    "a product": _grads(lambda x: x * 2), "a copy": _grads(lambda x: x.clone()), "twice": _grads(lambda x: x + x),
+    "vjp": lambda x, c: vjp(lambda x: x, x)[1](c), "vjp of a sum": lambda x, c: vjp(lambda x, y: x + y, x, x)[1](c),
+    "vjp of a product": lambda x, c: vjp(lambda x: x * 2, x)[1](c)}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_gradient_may_be_its_tangent(name, backend):
+    def described(fn):
+        x, c = torch.arange(3.0), torch.ones(3)
+        found = fn(x, c)
+        found[0].mul_(3)
+        return [(g is c, g.data_ptr() == c.data_ptr(), g.tolist()) for g in found], c.tolist(), x.tolist()
+
+    fn = TANGENTS[name]
+    assert described(jit.compile(fn, backend=backend, fullgraph=True)) == described(fn)

@@ -129,3 +129,17 @@ def made_inside(x, b):
 def test_changes_are_those_of_eager(fn, backend):
     expected, found = both(fn, backend)
     assert found == [expected] * 3
+
+
+@pytest.mark.parametrize("fn", [
+    lambda g, x: vmap(lambda r: g.sum().tanh().add_(r))(x), lambda g, x: vmap(lambda r: g.clone().mul_(r))(x),
+    lambda g, x: vmap(lambda r: (g * 2).tanh().add_(r.sin()))(x), lambda g, x: vmap(lambda r: g.tanh().copy_(r))(x),
+    lambda g, x: vmap(lambda r: (g * r).add_(g.sum()))(x), lambda g, x: vmap(lambda r: g.clone().add_(1) * r)(x)])
+def test_what_is_made_of_outer_tensors_is_not_mapped(fn):
+    def outcome(run):
+        try:
+            return run(torch.arange(3.0), torch.ones(3)).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    assert outcome(jit.compile(fn)) == outcome(fn)

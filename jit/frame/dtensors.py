@@ -35,7 +35,7 @@ from . import source as src
 from .library.distributed import guard_groups
 from .spread_parts import LocalPart, local_part, may_join
 from .tensor_guards import check_supported, guard_tensor
-from .values.base import Raised, Value
+from .values.base import TUPLE_ITERATOR, Raised, Value
 from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
 from .values.objects import ObjectValue
@@ -228,7 +228,7 @@ class DTensorValue(TensorValue):
         return self.spec.shape[0]
 
     def iter(self, s: Session) -> Value:
-        return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s))
+        return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s), TUPLE_ITERATOR)
 
     def truth(self, s: Session) -> bool:
         raise Unsupported("a branch on the values of a DTensor", kind="data-dependent-branch")

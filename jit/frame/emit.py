@@ -52,8 +52,8 @@ def _set_dict_entry(obj: object, name: str, value: object) -> None:
 
 
 def write_recorded(target: torch.Tensor, value: torch.Tensor) -> None:
-    """``target.copy_(value)``, recorded by autograd."""
-    with torch.enable_grad():
+    """``target.copy_(value)``, recorded by autograd. The class of the target has been asked while capturing."""
+    with torch.enable_grad(), torch_private.WithoutTorchFunction():
         target.copy_(value)
 
 

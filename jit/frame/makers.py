@@ -27,9 +27,9 @@ class Makers:
         """``owner.__dict__``."""
         return InstanceDict(owner)
 
-    def iterate(self, values) -> SequenceIterator:
-        """An iterator over values."""
-        return SequenceIterator(list(values))
+    def iterate(self, values, py: type | None = None) -> SequenceIterator:
+        """An iterator over values; ``py``: its type."""
+        return SequenceIterator(list(values), py=py)
 
     def iterate_by(self, step) -> FunctionIterator:
         """An iterator that gives what ``step(s)`` does, until that is None."""

@@ -108,6 +108,31 @@ def iterate(s: Session, iterable: Value, refusal: str) -> Value:
         raise Raised(s.exception(TypeError(refusal))) from None
 
 
+def length_hint(s: Session, v: Value) -> None:
+    """What ``PyObject_LengthHint`` asks of an object: what is no length is passed over where it is a TypeError."""
+    try:
+        if v.has_slot(s, "__len__"):
+            v.length(s)
+            return
+    except Raised as raised:
+        if not s.is_exception(raised.value, TypeError):
+            raise
+    if not v.has_special(s, "__length_hint__"):
+        return
+    try:
+        found = v.call_special(s, "__length_hint__", [])
+    except Raised as raised:
+        if not s.is_exception(raised.value, TypeError):
+            raise
+        return
+    if found.is_const() and found.const(s) is NotImplemented:
+        return
+    if found.exact_int() is None:
+        raise Raised(s.exception(TypeError(f"__length_hint__ must be an integer, not {type_name(found.pytype(s))}")))
+    if found.exact_int() < 0:
+        raise Raised(s.exception(ValueError("__length_hint__() should return >= 0")))
+
+
 def search(s: Session, iterator: Value, item: Value) -> bool:
     """Whether an iterator comes to something that is ``item`` or equal to it."""
     while (element := iterator.next(s)) is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import EagerRaises, Unsupported
+from ..graph.backward import make_leaf
 from ..graph.dims import Sym
 from ..graph.ir import Loc
 from ..graph.sym_float import SymFloat, to_words
@@ -18,7 +19,7 @@ from . import resized
 from . import source as src
 from . import tables
 from .tensor_guards import check_supported, guard_place, guard_tensor
-from .values import batched, first_reads, read_numbers, unmapped
+from .values import batched, first_reads, read_numbers, unmapped, widened
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
@@ -141,7 +142,7 @@ class Recording:
         drawn = tables.mapped_draw(self.s, fn, args, kwargs) if self.s.levels else None
         if drawn is not None:
             return drawn
-        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_none
+        return (resized.record(self.s, fn, args, kwargs) if "out" in kwargs and not kwargs["out"].is_nothing(self.s)
                 else self.record(fn, args, kwargs))
 
     def read_later(self, fn, tensor: TensorValue, hint: str) -> Value:
@@ -165,7 +166,10 @@ class Recording:
         """Record a torch callable."""
         if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
             made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
-            return made.call_method(self.s, "requires_grad_")
+            if not self.s.levels or not made.handle(self.s).dtype.is_floating_point:
+                return made.call_method(self.s, "requires_grad_")
+            make_leaf(self.s.tracer, made.handle(self.s))
+            return made
         if any(v.is_read for v in kwargs.values()):
             args, kwargs = read_numbers.scaled(self.s, fn, args, kwargs)
         if any(v.is_read for v in args):
@@ -203,6 +207,8 @@ class Recording:
             refuse_tracked(fn, value)
         if self.s.levels:
             unmapped.note(self.s, (*args, *kwargs.values()), value)
+            if self.s.tracer.forward_mode == len(self.s.levels):
+                widened.note(self.s, fn, args, kwargs, value)
         if self.s.states.now:
             self.s.states.check(nodes[first:])
         for a, version in elsewhere:

@@ -227,6 +227,10 @@ class Asker:
         """``fn(*args, **kwargs)`` of PyTorch, in which the program's classes have a say."""
         s = self.s
         refuse_leaves(s, (*args, *kwargs.values()))
+        if (any(level.duals is None and not level.randomness for level in s.levels)
+                and any(v.dispatches for v in parts_of(s, (*args, *kwargs.values())))):
+            raise Unsupported("a tensor of a class with a __torch_dispatch__ inside of a gradient of torch.func, where "
+                              "eager wraps it", kind="functorch")
         binding = resolve(fn)
         if binding is not None and binding.name in NOT_OPERATIONS and not self.overridden(parts_of(s, args)):
             raise Unsupported(f"Tensor.{binding.name} of a tensor of a class with a __torch_dispatch__",

@@ -86,9 +86,10 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
         found = [h for h in wrt if h.node in way]
     if not found:
         return [None] * len(wrt)
-    types = tuple([layout.empty_like(h.type) for h in found] if as_leaves else
-                  gradient_layout.types(tracer, roots, tangents, found, create))
-    call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create}, types)
+    types, same = (([layout.empty_like(h.type) for h in found], [None] * len(found)) if as_leaves else
+                   gradient_layout.types(tracer, roots, tangents, found, create))
+    call = b.node("gradient", (*ends, *seeds, *(h.node for h in found)), {"roots": len(ends), "create": create},
+                  tuple(types))
     tracer.set(tracer, "inner_gradients", True)
     if not keep:
         history = passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}
@@ -100,8 +101,8 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
         made, new = expanded(tracer)
         carries = carrying(made, {new[h.node] for h in leaves(tracer)})
         carried = {n for n in nodes if new[n] in carries}
-    for h, node in zip(found, nodes):
-        results[id(h)] = tracer.fresh(node if node in carried else b.detach(node), node in carried)
+    for h, node, tangent in zip(found, nodes, same):
+        results[id(h)] = tangent or tracer.fresh(node if node in carried else b.detach(node), node in carried)
     tracer.needs_grad |= bool(carried)
     made = [results.get(id(h)) for h in wrt]
     gradient_layout.note_gradients(tracer, roots, tangents, wrt, made)

@@ -147,7 +147,7 @@ class Builder(NodeList):
         self.moved: set = set()
         self.guess: Callable | None = None  # node -> the value that it is taken to have on every run, or None
         self.recording = False
-        self.slices = False  # whether what is made is one slice of many, inside of a map
+        self.slices: tuple = ()  # of each map around, of which what is made is one slice, whether it has any
         # "math" or "other": the kernels that the program itself has chosen for attention.
         self.attention: str | None = None
 

@@ -68,7 +68,7 @@ class FunctionTrace:
                               "clone() one of them", kind="autograd")
         self.shown = [(h.base, h.type.strides) if h.base in before else None for h in results]
         self.results = [self._own(h.node) for h in results]
-        self.start = b.next_id
+        self.start, self.events = b.next_id, len(tracer.events)
         self.mark = tracer.journal.checkpoint()
         self.tangents = []
         for node in self.results:

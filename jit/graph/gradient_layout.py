@@ -12,6 +12,7 @@ Where PyTorch does not say, or says what no dense or expanded tensor has, a grad
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,7 @@ from jit.graph.saved_tensors import Event, described
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
+    from jit.graph.functions import FunctionTrace
     from jit.graph.handles import TensorHandle
     from jit.graph.ir import TensorType
     from jit.graph.tracer import Tracer
@@ -44,13 +46,16 @@ def note_leaf(tracer: Tracer, handle: TensorHandle) -> None:
 
 
 def types(tracer: Tracer, roots: list[TensorHandle], tangents: list, wrt: list[TensorHandle],
-          create: bool) -> list[TensorType]:
-    """The types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them."""
+          create: bool) -> tuple[list[TensorType], list]:
+    """-> (the types of the gradients of ``roots`` with respect to ``wrt``, as ``backward.record`` is asked for them,
+    and for each the tangent that it is, if it is one)."""
     like = [layout.empty_like(h.type) for h in wrt]
-    if all(type(n) is int and n < 2 for h in wrt for n in h.type.shape):
-        return like
-    found = _replayed(tracer, roots, tangents, wrt, create)
-    return [t if g is None else _laid_out(t, g) for t, g in zip(like, found)]
+    given = any(t is not None for t in tangents)
+    if not given and all(type(n) is int and n < 2 for h in wrt for n in h.type.shape):
+        return like, [None] * len(wrt)
+    found, seeds = _replayed(tracer, roots, tangents, wrt, create)
+    same = [next((t for t, seed in zip(tangents, seeds) if g is not None and g is seed), None) for g in found]
+    return [t if g is None else _laid_out(t, g) for t, g in zip(like, found)], same
 
 
 def note_gradients(tracer: Tracer, roots: list[TensorHandle], tangents: list, wrt: list[TensorHandle],
@@ -60,6 +65,13 @@ def note_gradients(tracer: Tracer, roots: list[TensorHandle], tangents: list, wr
     if any(made[k].requires_grad for k in asked):
         _note(tracer, _gradients, [list(roots), list(tangents), [wrt[k] for k in asked], True],
               [made[k] for k in asked])
+
+
+def note_function(tracer: Tracer, trace: FunctionTrace, gradients: list[TensorHandle | None],
+                  made: list[TensorHandle]) -> None:
+    """An ``autograd.Function`` has been called, whose backward is what was recorded since its trace began."""
+    of = described([trace.tangents, gradients], {})[0]
+    _note(tracer, _Function(tuple(tracer.events[trace.events:]), *of, trace.results), [trace.arguments], made)
 
 
 def _note(tracer: Tracer, fn: object, args: list, made: list[TensorHandle]) -> None:
@@ -80,40 +92,82 @@ def _gradients(roots: list, tangents: list, wrt: list, create: bool) -> list:
     return list(torch.autograd.grad(roots, wrt, seeds, retain_graph=True, create_graph=create, allow_unused=True))
 
 
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """An ``autograd.Function`` whose backward does recorded operations once more."""
+
+    events: tuple
+    tangents: list
+    gradients: list
+    results: list
+
+    def __call__(self, arguments: list[torch.Tensor]) -> tuple:
+        return _Replayed.apply(self, *arguments)
+
+
+class _Replayed(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, function: _Function, *arguments: torch.Tensor) -> tuple:
+        ctx.function, ctx.device = function, arguments[0].device.type
+        made = StandIns(1, ctx.device)
+        return tuple([made.of(node) for node in function.results])
+
+    @staticmethod
+    def backward(ctx, *tangents: torch.Tensor) -> tuple:
+        function, recorded = ctx.function, torch.is_grad_enabled()
+        replay = _Replay(ctx.device, {d.number: t for d, t in zip(function.tangents, tangents)})
+        for event in function.events:
+            with torch.set_grad_enabled(recorded):
+                replay.run(event)
+        return None, *[None if d is None else replay.given(d) for d in function.gradients]
+
+
 _OURS = (_same, _leaf, _gradients)
 
 
-def _replayed(tracer: Tracer, roots: list, tangents: list, wrt: list, create: bool) -> list:
-    """Eager's gradients, of tensors that are made up; None for those of which PyTorch does not say."""
+class _Replay:
+    """Operations done once more on tensors that are made up; ``known``: those that are there, by number."""
+
+    def __init__(self, device: str, known: dict[int, torch.Tensor], grad: bool = False) -> None:
+        self.stand_ins, self.known = StandIns(1, device, grad=grad), known
+
+    def given(self, v: object) -> object:
+        return self.stand_ins.of(replaced(Described, self.of, v))
+
+    def of(self, d: Described) -> torch.Tensor:
+        if d.number not in self.known:
+            self.known[d.number] = self.stand_ins.of(d)
+        return self.known[d.number]
+
+    def run(self, event: Event) -> bool:
+        made = list(of_kind(torch.Tensor, event.fn(*self.given(event.args), **self.given(event.kwargs))))
+        self.known.update(zip(event.numbers, made))
+        return len(made) == len(event.numbers)
+
+
+def _replayed(tracer: Tracer, roots: list, tangents: list, wrt: list, create: bool) -> tuple[list, list]:
+    """Eager's gradients, of tensors that are made up, and the tangents; None for those of which PyTorch does not
+    say."""
     asked, _, read = described([list(roots), list(tangents), list(wrt)], {})
     seen = {d.number: d for e in tracer.events for d in e.read}
     seen.update((d.number, d) for d in read)
     small = sum(hint(d.type.numel) for d in seen.values()) <= _SMALL and all(
         backend(d.type.device).host for d in seen.values())
     device = "cpu" if small else "meta"
-    stand_ins, known = StandIns(1, device, grad=True), {}
-
-    def of(d: Described) -> torch.Tensor:
-        if d.number not in known:
-            known[d.number] = stand_ins.of(d)
-        return known[d.number]
-
-    def given(v: object) -> object:
-        return stand_ins.of(replaced(Described, of, v))
-
+    replay = _Replay(device, {}, grad=True)
     with without_traces(), torch.inference_mode(False), torch.enable_grad():
         try:
             for event in tracer.events:
-                with torch.set_grad_enabled(event.recorded or event.fn in _OURS):
-                    made = list(of_kind(torch.Tensor, event.fn(*given(event.args), **given(event.kwargs))))
-                if len(made) != len(event.numbers):
-                    return [None] * len(wrt)
-                known.update(zip(event.numbers, made))
-            return _gradients(*given(asked), create)
+                with torch.set_grad_enabled(event.recorded or event.fn in _OURS or type(event.fn) is _Function):
+                    if not replay.run(event):
+                        return [None] * len(wrt), []
+            given = replay.given(asked)
+            return _gradients(*given, create), given[1]
         except JitError:
             raise
         except Exception:  # eager's own, of tensors without data or with other numbers than the program's
-            return [None] * len(wrt)
+            return [None] * len(wrt), []
 
 
 def _laid_out(t: TensorType, g: torch.Tensor) -> TensorType:

@@ -141,13 +141,13 @@ def show(member: torch.Tensor, sizes: tuple, strides: tuple, offset: int, record
 
 def silently(view: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        return view.view_as(view)
+        return view[...]
 
 
 def view_of_itself(tensor: torch.Tensor, several: bool) -> torch.Tensor:
     """A view of all of ``tensor``. ``several``: autograd is told that it is one of several results of an operation."""
     with torch.enable_grad():
-        view = tensor.view_as(tensor)
+        view = tensor[...]  # view() has strides of its own where there is one element
         return torch_private.one_of_several(view) if several else view
 
 

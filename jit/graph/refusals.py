@@ -21,12 +21,12 @@ import torch
 
 from jit import torch_private
 from jit.devices import backend
-from jit.errors import EagerRaises, Unsupported
+from jit.errors import EagerRaises, NeedsEager, Unsupported
 from jit.graph import aten, unwritable
 from jit.graph.binding import Binding, resolve
 from jit.graph.build import is_number
 from jit.graph.dims import Dim, hint, specialize
-from jit.graph.handles import TensorHandle, overlaps_itself
+from jit.graph.handles import TensorHandle, overlaps_itself, restriction
 from jit.graph.nested import holds, key, of_kind, replaced
 from jit.graph.op_info import op_info
 from jit.graph.registry import OPS, PYTHON
@@ -370,11 +370,16 @@ def _writes(fn: Callable, kwargs: dict[str, float]) -> bool:
     return kwargs.get("out") is not None or name == "__setitem__" or name.endswith("_") and not name.endswith("__")
 
 
-def _of_unwritable(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> EagerRaises | None:
-    """What eager says to a call that is refused and that would write to a leaf which requires grad, or a view of one:
-    autograd may refuse it first. None for other calls."""
+def _of_unwritable(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> JitError | None:
+    """What eager says to a call that is refused and that would write to a leaf which requires grad, or a view of one,
+    or one of several views: autograd may refuse it first. None for other calls."""
     tensors = list(of_kind(TensorHandle, (args, kwargs)))
-    if not (_writes(fn, kwargs) and tensors and tensors[0].tracer.grad_enabled and any(map(unwritable.which, tensors))):
+    if not (_writes(fn, kwargs) and tensors and tensors[0].tracer.grad_enabled):
+        return None
+    if tensors[0].requires_grad and restriction(tensors[0].chain):
+        return NeedsEager("a call that is refused, of a view that was made under no_grad or by a call with several "
+                          "results, which may be why", "clone() it first", kind="gradient")
+    if not any(map(unwritable.which, tensors)):
         return None
     device = "cpu" if sum(hint(h.type.numel) for h in tensors) <= 1 << 20 else "meta"
     error = error_of(fn, args, kwargs, StandIns(0, device, None, True, (), True), True)

@@ -86,7 +86,7 @@ class Tracer:
         self.inference = torch.is_inference_mode_enabled()
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
-        self.forward_mode = False  # inside of torch.func.jvp, where autograd is used for what PyTorch does without it
+        self.forward_mode = 0  # the level that torch.func.jvp made, where autograd is used; PyTorch does without
         self.captured_before = 0  # memory from outside of a gradient of torch.func; 0 where there is none
         self.inner_leaves: tuple = ()  # the handles of such tensors that an operation made
         self.inner_gradients = False  # whether the graph has ``gradient`` nodes, or ``collected`` ones

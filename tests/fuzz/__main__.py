@@ -7,6 +7,7 @@ import ast
 import collections
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -87,6 +88,13 @@ def count_opcodes(counter):
     return set(HANDLERS)
 
 
+def sort_of(why) -> str:
+    """What a difference is about: the part of the outcome, and the first word of what is said of it."""
+    part, _, said = why.partition(": ")[2].partition(" ") if why.startswith("call") else ("", "", why)
+    word = re.match(r"\W*[A-Za-z_]*", said)[0]
+    return part.partition("[")[0] + " " + ("list" if said.startswith("[") else word)
+
+
 def work(options):
     """A worker: a line of JSON before and after each program."""
     import random
@@ -115,11 +123,11 @@ def work(options):
         at = positions(text)
         row["breaks"] = [(b.kind, b.whole_frame, at.get(b.line, "f")) for b in outcome.breaks]
         if outcome.kind == "mismatch":
-            first = outcome.why.split(": ")[1][:8]
+            first = sort_of(outcome.why)
             if options.shrink_seconds:
                 def fails(t, first=first, backend=backend, dynamic=dynamic):
                     o = run(t, backend, dynamic)
-                    return o.kind == "mismatch" and o.why.split(": ")[1][:8] == first
+                    return o.kind == "mismatch" and sort_of(o.why) == first
 
                 text = shrink(text, fails, options.shrink_seconds)
             row["why"] = run(text, backend, dynamic).why

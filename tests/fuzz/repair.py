@@ -66,9 +66,7 @@ def failure(text, tree):
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), limit(SECONDS):
                 warnings.simplefilter("ignore")
                 namespace["f"](*given)
-        except OutOfTime:
-            return None
-        except RecursionError:
+        except (OutOfTime, control.NoTest, RecursionError):
             return None
         except Exception as error:
             for entry in reversed(traceback.extract_tb(error.__traceback__)):

@@ -12,6 +12,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ... import torch_private
 from ...errors import Unsupported
+from ...graph import gradient_layout
 from ...graph.functions import FunctionTrace
 from ..states import grad_mode
 from ..states.grad_mode import GRAD_MODE
@@ -63,6 +64,8 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     separate = known.setup_context is not torch.autograd.Function.setup_context
     if kwargs:
         raise _break("called with keyword arguments")  # which only some versions of PyTorch take
+    if any(level.duals is None for level in s.levels):
+        _refuse_transforms(s, known, separate)
     if separate:
         given = _with_defaults(s, known.forward, given)
     refuse_leaves(s, given)
@@ -89,6 +92,17 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return result if made == outputs else TupleValue(made, result.cls) if several else made[0]
     made = _recorded(s, known, cls, ctx, given, needs, outputs)
     return TupleValue(made, result.cls) if several else made[0]
+
+
+def _refuse_transforms(s: Session, known: type, separate: bool) -> None:
+    """Inside of a transform of ``torch.func`` eager refuses functions that lack what it needs, or asks other methods of
+    them than these."""
+    if not separate:
+        raise _break("without a setup_context inside of a transform")
+    if s.in_a_map and not known.generate_vmap_rule:
+        raise _break("that says itself what a map over it is, or does not say it")
+    if s.tracer.forward_mode:
+        raise _break("in forward mode, for which its jvp is asked")
 
 
 def _with_defaults(s: Session, forward: Callable, given: list[Value]) -> list:
@@ -150,7 +164,9 @@ def _recorded(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
             raise _break("whose backward gives a gradient for something else than a tensor")
         if n:
             found.append(None if none else g.handle(s))
-    made = dict(zip(places, trace.finish(found, second)))
+    results = trace.finish(found, second)
+    gradient_layout.note_function(s.tracer, trace, found, results)
+    made = dict(zip(places, results))
     return [s.recording.tensor_of(made[k]) if k in made else _without_gradient(s, o) for k, o in enumerate(outputs)]
 
 

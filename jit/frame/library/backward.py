@@ -262,6 +262,9 @@ def set_grad(s: Session, tensor: TensorValue, value: Value) -> None:
 def requires_grad_(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | TensorValue:
     wanted = (args[0] if args else kwargs.get("requires_grad", Constant(True))).truth(s)
     handle = tensor.handle(s)
+    if any(level.duals is None for level in s.levels) and not s.levels[-1].lets:
+        raise Unsupported("requires_grad_() inside of a transform of torch.func, which eager refuses",
+                          "call it outside", kind="functorch")
     if handle.requires_grad == wanted:
         return tensor
     if not wanted and tensor.obj is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 import torch
 
 from ... import torch_private
@@ -12,6 +11,7 @@ from ..states.index_modes import modes
 from ..tables import on_code, on_function
 from ..values import batched
 from ..values.containers import TupleValue
+from .transforms import transformed
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @on_function(torch.vmap)
 def vmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.inline(s.wrap_raw(torch.vmap), args, kwargs)
+    return transformed(s, s.wrap_raw(torch.vmap), args, kwargs)
 
 
 @on_function(torch_private.check_vmap_randomness)

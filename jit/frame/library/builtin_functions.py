@@ -143,7 +143,7 @@ def iter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = fn.call(s, [], {})
         return None if protocols.same_or_equal(s, value, sentinel) else value
 
-    return FunctionIterator(step)
+    return FunctionIterator(step, type(iter(int, 1)))
 
 
 @on_call(next)
@@ -154,7 +154,7 @@ def next_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return value
     if len(args) > 1:
         return args[1]
-    stop = [] if it.result is None or it.result.is_none else [it.result]
+    stop = [] if it.result is None or it.result.is_nothing(s) else [it.result]
     raise Raised(s.exception(StopIteration, stop))
 
 
@@ -185,7 +185,7 @@ def map_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(filter)
 def filter_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     fn = args[0]
-    return FilterIterator(None if fn.is_none else fn, args[1].iter(s))
+    return FilterIterator(None if fn.is_nothing(s) else fn, args[1].iter(s))
 
 
 @on_call(reversed)
@@ -196,7 +196,7 @@ def reversed_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(sorted)
 def sorted_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    values = args[0].items_list(s)
+    values = args[0].listed(s)
     return ListValue(sort_values(s, values, kwargs.get("key"), kwargs.get("reverse")))
 
 
@@ -234,7 +234,7 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
     backwards = False
     if reverse is not None:
         backwards = reverse.truth(s) if ROW.sorts_by_truth else bool(c_int(s, reverse))
-    if key is not None and not key.is_none:
+    if key is not None and not key.is_nothing(s):
         keyed = [(key.call(s, [v], {}), v) for v in values]
     else:
         keyed = [(v, v) for v in values]
@@ -263,7 +263,7 @@ def _extreme(fn: Callable, symbol: str) -> Callable:
             if "default" in kwargs:
                 return kwargs["default"]
             return s.fold(fn, [Constant(())], {})
-        if key is not None and key.is_none:
+        if key is not None and key.is_nothing(s):
             key = None
         best, best_key = None, None
         for v in values:
@@ -416,7 +416,7 @@ def format_value(s: Session, value: Value, conversion: str | None, spec: Value) 
 def format_(s: Session, args, kwargs: dict[str, Value]) -> Value:
     value, spec = args if len(args) == 2 else (*args, Constant(""))
     if not issubclass(spec.pytype(s), str):
-        shown = "None" if spec.is_none else type_name(spec.pytype(s))
+        shown = "None" if spec.is_nothing(s) else type_name(spec.pytype(s))
         raise Raised(s.exception(TypeError(f"format() argument 2 must be str, not {shown}")))
     return value.formatted(s, spec)
 

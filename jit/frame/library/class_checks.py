@@ -103,7 +103,7 @@ def has_members(s: Session, value: Value, protocol) -> bool:
             if not s.is_exception(raised.value, AttributeError):
                 raise
             return False
-        if found.is_none and callable(getattr(protocol, name, None)):
+        if found.is_nothing(s) and callable(getattr(protocol, name, None)):
             return False
     return True
 
@@ -115,7 +115,7 @@ def protocol_instance(s: Session, value: Value, target) -> bool:
     if plain and s.inherits(value.pytype(s), target):
         return True
     obj = value.value if type(value) is Constant else getattr(value, "obj", None)
-    if obj is None and not value.is_none or value in s.heap.touched:
+    if obj is None and not value.is_nothing(s) or value in s.heap.touched:
         if not isinstance(target, type):
             return answered(s, value.pytype(s), target)
         return has_members(s, value, target)

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @on_call(list)
 def list_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue(args[0].items_list(s) if args else [])
+    return ListValue(args[0].listed(s) if args else [])
 
 
 @on_call(tuple)
 def tuple_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and args[0].builtin is tuple and args[0].cls is tuple:
         return args[0]
-    return TupleValue(args[0].items_list(s) if args else [])
+    return TupleValue(args[0].listed(s) if args else [])
 
 
 @on_call(torch.Size)
 def size_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TupleValue:
-    return TupleValue(args[0].items_list(s) if args else [], torch.Size)
+    return TupleValue(args[0].listed(s) if args else [], torch.Size)
 
 
 on_call(set)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else []))

@@ -187,6 +187,8 @@ def _both(s: Session, given: dict[str, Value]) -> Value | None:
         # Without ``fullgraph`` a break is better than a product or a convolution that is not needed.
         plain = plain and (s.unbroken or all(info(n.op).in_kernels or n.op == "input" for n in made))
         if plain and s.inline(s.wrap_raw(_alike), [results], {}).truth(s):
+            if pred.pytype(s) is not torch.Tensor:  # the class of the predicate says nothing of the results
+                pred = s.recording.tensor_of(s.tracer.fresh(pred.handle(s).node))
             found = s.inline(s.wrap_raw(_chosen), [pred, results], {})
         if found is None:
             raise Unsupported("two branches that cannot both be computed", kind="data-dependent-branch")

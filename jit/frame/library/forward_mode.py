@@ -77,8 +77,13 @@ def make_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
         raise _refuse("a dual number of what is no tensor")
     if tensor.handle(s).shape != tangent.handle(s).shape or tensor.handle(s).dtype is not tangent.handle(s).dtype:
         raise _refuse("a tangent of another shape or dtype than its tensor")
+    transforms.refuse_modes(s, tensor, tangent)
+    tangent = transforms.laid_out(s, tensor, tangent)
     dual = transforms.grad_enters(s, [tensor, Constant(level.number)], {})
-    dual.call_method(s, "requires_grad_")
+    if not dual.handle(s).dtype.is_floating_point:
+        raise _refuse("a dual number of other than real floating point numbers")
+    if not dual.handle(s).requires_grad:
+        backward.make_leaf(s.tracer, dual.handle(s))
     made = (dual, tangent, dual.handle(s).base.version)
     s.journal.set_field(s, "levels", tuple(replace(one, duals=(*one.duals, made)) if one.number == level.number
                                            else one for one in s.levels))
@@ -101,7 +106,7 @@ def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[s
         raise _refuse("unpack_dual of what is no tensor")
     for dual, tangent, _ in level.duals:
         if dual is tensor:
-            return TupleValue([_left(s, tensor, level), tangent])
+            return TupleValue([_given(s, tensor, level), tangent])
     nodes, new = backward.unfolded(s.tracer)
     reached = [(dual, tangent) for dual, tangent, _ in level.duals
                if new[tensor.handle(s).node] in carrying(nodes, {new[dual.handle(s).node]})]
@@ -115,6 +120,12 @@ def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[s
         error.frames = []  # a break inside is one of the call
         raise
     return TupleValue([_left(s, tensor, level), _left(s, found, level)])
+
+
+def _given(s: Session, dual: Value, level: transforms.Level) -> Value:
+    """The tensor that a dual number was made of, a view of it as in eager; leave() refuses where that was changed."""
+    whole = next(outside for inside, _, _, outside in level.entered if inside is dual.handle(s))
+    return s.torch_call(torch.Tensor.view_as, [whole, whole], {})
 
 
 def _left(s: Session, tensor: Value, level: transforms.Level) -> Value:

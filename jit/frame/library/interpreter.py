@@ -117,7 +117,7 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
     """``dispatch(cls)`` of a ``functools.singledispatch`` function: what its registry says now."""
     cells = dict(zip(fn.code.co_freevars, fn.cells(s)))
     token = cells["cache_token"].get(s)
-    if not token.is_none:
+    if not token.is_nothing(s):
         raise Unsupported("singledispatch over an abstract class", kind="singledispatch")
     token.const(s)
     registry = cells["registry"].get(s)

@@ -95,4 +95,4 @@ def attention(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
     s.wrap_raw(own._validate_sdpa_input).call(s, given[:7], {})
     used = own._select_sdp_backend, torch_private.view_from_jagged, sys.modules[torch_private.NESTED]._nt_view_dummy
     found = s.inline(s.wrap_raw(by_sequences), [*given, *map(s.wrap_raw, used)], {})
-    return s.inline(fn, given, {}) if found.is_none else found
+    return s.inline(fn, given, {}) if found.is_nothing(s) else found

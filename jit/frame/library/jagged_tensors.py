@@ -53,7 +53,8 @@ def new(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Valu
 def init(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The rest of what it does is a word to another compiler."""
     cache = kwargs.get("_metadata_cache", Constant(None))
-    s.set_entry(args[0].attrs, "_metadata_cache", cache if not cache.is_none and cache.truth(s) else DictValue({}))
+    kept = not cache.is_nothing(s) and cache.truth(s)
+    s.set_entry(args[0].attrs, "_metadata_cache", cache if kept else DictValue({}))
     return Constant(None)
 
 
@@ -78,7 +79,7 @@ def by_names(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str,
     given.update(zip(("args", "kwargs"), args[1:3]))
     if not kwargs.get("normalize_to_only_use_kwargs", Constant(False)).truth(s):
         raise Unsupported("the arguments of a function, some by name", kind="torch-argument")
-    named = {} if given["kwargs"].is_none else {k.const(s): v for k, v in given["kwargs"].load(s).values()}
+    named = {} if given["kwargs"].is_nothing(s) else {k.const(s): v for k, v in given["kwargs"].load(s).values()}
     positional = given["args"].items_list(s)
     if type(args[0]) is FunctionValue:
         return TupleValue([TupleValue([]), s.dict_of(s.calls.bind(args[0], positional, named))])

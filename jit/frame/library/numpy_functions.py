@@ -230,7 +230,7 @@ def reshape(s: Session, array: ArrayValue, args: list[Value], kwargs: dict[str, 
 
 @on_array_method("transpose")
 def transpose(s: Session, array: ArrayValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    axes = args[0] if len(args) == 1 and args[0].builtin in (tuple, list) or args and args[0].is_none else (
+    axes = args[0] if len(args) == 1 and args[0].builtin in (tuple, list) or args and args[0].is_nothing(s) else (
         TupleValue(args) if args else NONE)
     return call(s, np.transpose, [array, axes], kwargs)
 
@@ -326,6 +326,10 @@ for _dtype in arrays.DTYPES:
 def to_numpy(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args or kwargs:
         raise refuse("numpy() with arguments")
+    shape = tensor.handle(s).shape
+    if any(type(n) is int and n == 0 for n in shape):  # the strides of such an array are 0
+        sizes, none = (s.from_python(tuple(v)) for v in (shape, [0] * len(shape)))
+        tensor = s.torch_call(torch.as_strided, [tensor, sizes, none], {})
     array = array_of(s, tensor)
     array.shown = True
     return array

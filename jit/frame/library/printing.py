@@ -36,7 +36,7 @@ def print_later(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     flush = given.pop("flush", Constant(False))
     if given or not all(v.is_leaf and (v.value is None or type(v.value) is str) for v in options):
         raise Unsupported("print() with arguments that it does not take", kind="argument-error")
-    if not file.is_none and (not file.is_object or file.obj is None):
+    if not file.is_nothing(s) and (not file.is_object or file.obj is None):
         raise Unsupported("print() to a file that was made while capturing", "print outside the compiled function",
                           kind="forbidden-call")
     shown = [snapshot(s, v, True) for v in args]

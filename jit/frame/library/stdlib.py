@@ -127,8 +127,17 @@ def _attribute_path(s: Session, value: Value, path: str) -> Value:
     return value
 
 
+def _made(s: Session, cls: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A getter, or what its class says to arguments of these types."""
+    try:
+        cls(*["a" if issubclass(a.pytype(s), str) else None for a in args], **dict.fromkeys(kwargs))
+    except TypeError as error:
+        raise Raised(s.exception(error)) from None
+    return GetterValue(cls, args, kwargs)
+
+
 for _getter in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-    on_call(_getter)(lambda s, args, kwargs, cls=_getter: GetterValue(cls, args, kwargs))
+    on_call(_getter)(lambda s, args, kwargs, cls=_getter: _made(s, cls, args, kwargs))
 
 
 @on_method((operator.methodcaller, "__call__"))
@@ -198,13 +207,13 @@ def _combinatoric(fn: type) -> None:
     def combine(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         n_iterables = len(args) if fn is itertools.product else 1
         pools = [a.items_list(s) for a in args[:n_iterables]]
-        rest = [a.index(s) for a in args[n_iterables:] if not a.is_none]
+        rest = [a.index(s) for a in args[n_iterables:] if not a.is_nothing(s)]
         extra = {k: v.index(s) for k, v in kwargs.items()}
         picked = fn(*(range(len(p)) for p in pools), *rest, **extra)
         if fn is itertools.product:
             return SequenceIterator([TupleValue([pools[i % len(pools)][k] for i, k in enumerate(row)])
-                                     for row in picked])
-        return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked])
+                                     for row in picked], py=fn)
+        return SequenceIterator([TupleValue([pools[0][k] for k in row]) for row in picked], py=fn)
 
 
 for _fn in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
@@ -213,7 +222,12 @@ for _fn in (itertools.product, itertools.permutations, itertools.combinations, i
 
 @on_call(itertools.islice)
 def islice(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    bounds = [None if a.is_none else a.index(s) for a in args[1:]]
+    bounds = [None if a.is_nothing(s) else a.index(s) if a.has_index(s) else a.pytype(s) for a in args[1:]]
+    if any(isinstance(n, (type, int)) for n in bounds):
+        try:
+            itertools.islice((), *bounds)
+        except ValueError as error:
+            raise Raised(s.exception(error)) from None
     window = slice(*bounds)
     start, stop, step = window.start or 0, window.stop, window.step or 1
     it, state = args[0].iter(s), [0, start]
@@ -260,7 +274,7 @@ def count(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def repeat(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.get("times", args[1] if len(args) > 1 else None)
     if times is not None:
-        return SequenceIterator([args[0]] * times.index(s))
+        return SequenceIterator([args[0]] * times.index(s), py=itertools.repeat)
     return FunctionIterator(lambda s: args[0], itertools.repeat)
 
 
@@ -309,7 +323,10 @@ def starmap(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 for _fn, _mode in ((itertools.takewhile, "takewhile"), (itertools.dropwhile, "dropwhile"),
                    (itertools.filterfalse, "filterfalse")):
     on_call(_fn)(lambda s, args, kwargs, mode=_mode: FilterIterator(
-        None if mode == "filterfalse" and args[0].is_none else args[0], args[1].iter(s), mode))
+        None if mode == "filterfalse" and args[0].is_nothing(s) else args[0], args[1].iter(s), mode))
+
+
+_GROUP = type(next(itertools.groupby("a"))[1])
 
 
 @on_call(itertools.groupby)
@@ -317,12 +334,13 @@ def groupby(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key")
     groups = []
     for v in all_at_once(s, itertools.groupby, args[0]):
-        k = v if key is None or key.is_none else key.call(s, [v], {})
+        k = v if key is None or key.is_nothing(s) else key.call(s, [v], {})
         if groups and protocols.same_or_equal(s, groups[-1][0], k):
             groups[-1][1].append(v)
         else:
             groups.append((k, [v]))
-    return SequenceIterator([TupleValue([k, SequenceIterator(vs)]) for k, vs in groups], py=itertools.groupby)
+    return SequenceIterator([TupleValue([k, SequenceIterator(vs, py=_GROUP)]) for k, vs in groups],
+                            py=itertools.groupby)
 
 
 @on_call(itertools.tee)
@@ -540,7 +558,7 @@ def warn(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if (given or len(args) > 3 or not message.is_leaf or type(message.value) is not str
         or not level.is_leaf or type(level.value) is not int):
         refuse_warning(s)
-    if category.is_none:
+    if category.is_nothing(s):
         category = s.wrap_raw(UserWarning)
     if category.as_class is None or not issubclass(category.pin(s), Warning):
         refuse_warning(s)

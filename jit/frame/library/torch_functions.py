@@ -77,6 +77,11 @@ def is_compiling(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Val
     return Constant(config.says_compiling)
 
 
+@on_function(torch.Tensor.__format__)
+def formatted(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0].formatted(s, args[1])
+
+
 @on_function(torch.set_default_dtype, *([torch.set_num_threads] if hasattr(torch.set_num_threads, "__code__") else []))
 def global_setting(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("a change of torch's global settings", kind="global-state",
@@ -210,7 +215,7 @@ def deepcopy(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[st
 @on_function(lazy_property.__get__)
 def lazy_property_get(s: Session, args: list[Value], kwargs: dict[str, Value]):
     """Of a class, a new property each time that is only asked for its type."""
-    if args[1].is_none:
+    if args[1].is_nothing(s):
         prop = args[0].pin(s).__get__(None, None)
         return s.wrap(prop, src.Const(prop, owned=True))
     return s.inline(s.wrap_raw(lazy_property.__get__), args, kwargs)
@@ -222,7 +227,7 @@ def size(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, V
                  else tuple(tensor.handle(s).shape))
     shape = TupleValue(shape.load(s), torch.Size)
     dim = args[0] if args else kwargs.get("dim")
-    if dim is None or dim.is_none:
+    if dim is None or dim.is_nothing(s):
         return shape
     if dim.is_leaf and type(dim.value) is not int:
         raise Unsupported("size() with a dimension that is not an integer", kind="argument-error")

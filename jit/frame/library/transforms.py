@@ -9,6 +9,7 @@ No break happens inside of a transform: it takes place where the transform is ca
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,6 +21,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...graph import backward, gradient_layout, mapping, maps
 from ...graph.handles import next_version
+from ...graph.ir import TensorType
 from ...graph.prim_info import info
 from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
@@ -60,6 +62,7 @@ class Level:
         leaves: of a gradient, the tensors that were made to require grad outside.
         duals: of a level of dual numbers, (tensor, its tangent, the version of its memory) of each; see
             ``library.forward_mode``.
+        lets: whether ``requires_grad_()`` may be called, which only PyTorch's own code does inside of a transform.
     """
 
     number: int
@@ -73,6 +76,7 @@ class Level:
     tracked: bool = True
     leaves: tuple = ()
     duals: tuple | None = None
+    lets: bool = False
 
 
 def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
@@ -127,6 +131,14 @@ def transform(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str
     return result
 
 
+@on_name(*((torch_private.TRANSFORMED, name) for name in ("grad", "grad_and_value")))
+def transformed(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A transformed function, which has the name of its function, as in eager. PyTorch does without under a
+    compiler."""
+    made = s.inline(fn, args, kwargs)
+    return s.inline(s.wrap_raw(functools.update_wrapper), [made, *(args[:1] or [kwargs["func"]])], {})
+
+
 @on_name(*((module, "lazy_load_decompositions") for module in (torch_private.MAPS, torch_private.MAPS_BELOW)))
 def nothing(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return NONE
@@ -157,7 +169,8 @@ def map_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     level = Level(next(_levels), next_version(), args[1].const(s), len(s.tracer.builder.nodes), _outside(s))
     s.journal.set_field(s, "levels", (*s.levels, level))
     s.journal.set_field(s.tracer, "written_before", level.first)
-    s.journal.set_field(s.tracer.builder, "slices", True)
+    none = not args[0].symbolic and args[0].const(s) == 0
+    s.journal.set_field(s.tracer.builder, "slices", (*s.tracer.builder.slices, not none))
     return Constant(level.number)
 
 
@@ -167,11 +180,14 @@ def map_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     s.journal.set_field(s, "levels", tuple(left))
     if level.randomness != "same" and any(not n.repeatable for n in _between(s, level)):
         raise _refuse("random numbers inside torch.vmap", 'draw them outside, or with randomness="same"')
+    if not all(s.tracer.builder.slices) and any(
+            isinstance(n.type, TensorType) and not n.type.rank
+            for n in maps.depends(s.tracer.builder.nodes, level.number)):
+        raise _refuse("numbers of slices that there are none of, which eager may refuse")
     with _around(s, level):
         _write_back(s, level)
-    outside = level.outside[0]
-    s.journal.set_field(s.tracer, "written_before", outside)
-    s.journal.set_field(s.tracer.builder, "slices", bool(outside))
+    s.journal.set_field(s.tracer, "written_before", level.outside[0])
+    s.journal.set_field(s.tracer.builder, "slices", s.tracer.builder.slices[:-1])
     return Constant(len(left))
 
 
@@ -233,7 +249,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        found = s.recording.tensor_of(_collected(s, handle, level))
+        found = _all_slices(s, tensor, level)
     else:
         found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
         sizes = [_size(s, level), *handle.shape]
@@ -243,6 +259,20 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
             found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
+
+
+def _all_slices(s: Session, tensor: Value, level: Level) -> Value:
+    """All slices of a result, expanded where each of them is, as a gradient may be."""
+    t = tensor.handle(s).type
+    expanded = [d for d, (n, step) in enumerate(zip(t.shape, t.strides)) if type(step) is int and step == 0
+                and not (type(n) is int and n < 2)]
+    if not expanded:
+        return s.recording.tensor_of(_collected(s, tensor.handle(s), level))
+    for d in expanded:
+        tensor = s.torch_call(torch.Tensor.narrow, [tensor, Constant(d), Constant(0), Constant(1)], {})
+    found = s.recording.tensor_of(mapping.collect(s.tracer, tensor.handle(s), level.number, _size(s, level)))
+    sizes = TupleValue([lift(s, n) for n in (_size(s, level), *t.shape)])
+    return s.torch_call(torch.Tensor.expand, [found, sizes], {})
 
 
 def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
@@ -341,11 +371,12 @@ def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @on_call(torch_private.may_require_grad)
 def may_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(True)
+    return Constant(s.levels[-1].lets)
 
 
 @on_call(torch_private.lets_require_grad)
 def lets_require_grad(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _replace(s, s.levels[-1], lets=args[0].truth(s))
     return NONE
 
 
@@ -362,12 +393,39 @@ def _gradients(outputs, inputs, grad_outputs=None, retain_graph=False, create_gr
 
 @on_name((torch_private.TRANSFORMS, "_autograd_grad"))
 def gradients(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not all(s.tracer.builder.slices):
+        raise _refuse("gradients in a map over no slices, whose strides nothing says")
     return s.inline(s.wrap_raw(_gradients), args, kwargs)
 
 
 @on_name((torch_private.TRANSFORMS, "_disable_inference_mode"))
 def no_context(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.wrap_raw(contextlib.nullcontext).call(s, [], {})
+
+
+def _laid_out(given, tangents):
+    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. None where
+    there can be none."""
+    (flat, structure), (tensors, _) = pytree.tree_flatten(tangents), pytree.tree_flatten(given)
+    for at, (tensor, tangent) in enumerate(zip(tensors, flat)):
+        if not (isinstance(tensor, torch.Tensor) and isinstance(tangent, torch.Tensor)
+                and tensor.shape == tangent.shape and tensor.dtype is tangent.dtype):
+            continue  # what eager says of it is said later
+        steps = list(zip(tensor.shape, tensor.stride(), tangent.stride()))
+        if all([n <= 1 or one == other for n, one, other in steps]):
+            continue
+        if any([n > 1 and one == 0 for n, one, _ in steps]):
+            return None
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        flat[at] = copy.copy_(tangent)
+    return pytree.tree_unflatten(flat, structure)
+
+
+def laid_out(s: Session, given: Value, tangents: Value) -> Value:
+    found = s.inline(s.wrap_raw(_laid_out), [given, tangents], {})
+    if found.is_const():
+        raise _refuse("a tangent of a tensor whose elements share their places")
+    return found
 
 
 def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
@@ -386,18 +444,28 @@ def _forward(vjp, func, primals, tangents, argnums, *, strict=False, has_aux):
     return (out, pushed, *aux)
 
 
-def refuse_modes(s: Session) -> None:
-    """Forward mode is done by other calls here, which are none that a mode of the program's sees in eager."""
-    if s.asker.overridden([]):
-        raise _refuse("forward mode under a TorchFunctionMode")
+def refuse_modes(s: Session, *given: Value) -> None:
+    """Forward mode is done by other calls here, which are none that a mode of the program's, or the class of a tensor,
+    sees in eager."""
+    if not s.asker.seen:
+        return
+    tensors = s.inline(s.wrap_raw(pytree.tree_leaves), [TupleValue(list(given))], {}).items_list(s)
+    if s.asker.overridden([v for v in tensors if v.is_tensor]):
+        raise _refuse("forward mode under a TorchFunctionMode, or of tensors with a __torch_function__")
 
 
 @on_name((torch_private.TRANSFORMS, "_jvp_with_argnums"))
 def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     with _whole():
-        refuse_modes(s)
+        refuse_modes(s, *args[1:3])
         try:
-            with s.journal.temporarily(s.tracer, "forward_mode", True):
+            with s.journal.temporarily(s.tracer, "forward_mode", len(s.levels) + 1):
+                func, primals, tangents, *argnums = args
+                given = primals
+                for at in (*argnums, *(v for k, v in kwargs.items() if k == "argnums")):
+                    if not (at.is_const() and at.const(s) is None):
+                        given = s.inline(s.wrap_raw(fn.globals["_slice_argnums"]), [primals, at], {})
+                args = [func, primals, laid_out(s, given, tangents), *argnums]
                 return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):

@@ -85,7 +85,7 @@ def call_function_ex(f: Frame, i: Instr) -> None:
     packed = f.pop()
     if not packed.has_slot(f.s, "__iter__"):
         raise Unsupported(f"{packed.describe()} after * in a call", kind="argument-error")
-    f.push(invoke(f, *called(f, packed.items_list(f.s)), kwargs))
+    f.push(invoke(f, *called(f, packed.listed(f.s)), kwargs))
 
 
 @op("MAKE_FUNCTION")

@@ -87,7 +87,7 @@ def list_extend(f: Frame, i: Instr) -> None:
     value = f.pop()
     target = f.stack[-i.arg]
     try:
-        values = value.items_list(f.s)
+        values = value.listed(f.s)
     except Raised as raised:
         if f.s.is_exception(raised.value, TypeError):
             cls = value.pytype(f.s)

@@ -42,21 +42,14 @@ def pop_jump_if_false(f: Frame, i: Instr) -> int | None:
     return None if truth(f, i, f.pop()) else i.target
 
 
-def is_none(f: Frame, value: Value) -> bool:
-    """``value is None``, guarded."""
-    if value.source is not None:
-        value.pytype(f.s)
-    return value.is_none
-
-
 @op("POP_JUMP_IF_NONE")
 def pop_jump_if_none(f: Frame, i: Instr) -> int | None:
-    return i.target if is_none(f, f.pop()) else None
+    return i.target if f.pop().is_nothing(f.s) else None
 
 
 @op("POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(f: Frame, i: Instr) -> int | None:
-    return None if is_none(f, f.pop()) else i.target
+    return None if f.pop().is_nothing(f.s) else i.target
 
 
 @op("JUMP_IF_TRUE_OR_POP")

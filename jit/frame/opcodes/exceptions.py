@@ -37,14 +37,22 @@ def raise_varargs(f: Frame, i: Instr) -> None:
     cause = f.pop() if i.arg == 2 else None
     error = as_exception(f.s, f.pop())
     if cause is not None:
-        if cause.as_class is not None:
+        if cause.as_class is not None and issubclass(cause.const(f.s), BaseException):
             cause = cause.call(f.s, [], {})
+        elif not (cause.is_nothing(f.s) or cause.is_exception(BaseException)):
+            cause.pytype(f.s)
+            raise in_context(f.s, f.s.exception(TypeError("exception causes must derive from BaseException")))
         f.s.set_entry(error.attrs, "__cause__", cause)
         f.s.set_entry(error.attrs, "__suppress_context__", Constant(True))
-    if (f.s.current_exception and f.s.current_exception[-1] is not None
-        and f.s.current_exception[-1] is not error and error.obj is None):
-        f.s.set_entry(error.attrs, "__context__", f.s.current_exception[-1])
-    raise Raised(error)
+    raise in_context(f.s, error)
+
+
+def in_context(s: Session, error: Value) -> Raised:
+    """An exception that is raised while another one is handled."""
+    if (s.current_exception and s.current_exception[-1] is not None
+        and s.current_exception[-1] is not error and error.obj is None):
+        s.set_entry(error.attrs, "__context__", s.current_exception[-1])
+    return Raised(error)
 
 
 @op("RERAISE")

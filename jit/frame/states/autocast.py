@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import torch_private
+from ...errors import Unsupported
 from ...graph import autocast
 from ..tables import add_pure, on_call
 from ..tracked_state import TrackedState
@@ -44,10 +45,13 @@ def _rely(s: Session, what, *device: object) -> None:
 AUTOCAST = TrackedState("autocast", lambda what, *device: _REAL[what](*device), _rely, _tell_tracer)
 
 
-def _setter(fn, key, new) -> None:
-    """The rule of a function that sets a key, both given by its arguments; it returns nothing."""
+def _setter(fn, key, new, of: type = bool) -> None:
+    """The rule of a function that sets a key, both given by its arguments; it returns nothing and refuses what is not
+    ``of`` a type."""
     @on_call(fn)
     def change(s: Session, args: list[Value], kwargs: dict[str, Value]):
+        if kwargs or not args or args[-1].pytype(s) is not of:
+            raise Unsupported(f"{fn.__name__} of something else than a {of.__name__}", kind="argument-error")
         s.states.set(AUTOCAST, new(s, args), fn, args, key(s, args))
         return NONE
 
@@ -70,7 +74,8 @@ def _count(fn, step) -> None:
 
 _setter(torch.set_autocast_enabled, lambda s, args: ("enabled", args[0].const(s) if len(args) > 1 else "cuda"),
         lambda s, args: args[-1].truth(s))
-_setter(torch.set_autocast_dtype, lambda s, args: ("dtype", args[0].const(s)), lambda s, args: args[1].const(s))
+_setter(torch.set_autocast_dtype, lambda s, args: ("dtype", args[0].const(s)), lambda s, args: args[1].const(s),
+        torch.dtype)
 _setter(torch.set_autocast_cache_enabled, lambda s, args: ("cache",), lambda s, args: args[0].truth(s))
 _getter(torch.is_autocast_enabled, "enabled")
 _getter(torch.is_autocast_cpu_enabled, "enabled", "cpu")

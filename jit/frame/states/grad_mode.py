@@ -42,7 +42,15 @@ def switch_to(s: Session, enabled: bool) -> None:
 @on_call(torch_private.set_grad_enabled)
 def set_grad_enabled(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if s.asker.overridden(args):  # modes see it
-        return s.asker.call(torch_private.set_grad_enabled, args, kwargs)
+        logged = len(s.effects.log)
+        result = s.asker.call(torch_private.set_grad_enabled, args, kwargs)
+        switched = [effect.args for effect in s.effects.log[logged:] if effect.state is GRAD_MODE]
+        if switched:  # inside of the call PyTorch's own switch was another
+            s.set_entry(s.states.now, (GRAD_MODE,), switched[-1][0].truth(s))
+            _tell_tracer(s)
+        return result
+    if kwargs or len(args) != 1 or args[0].pytype(s) is not bool:
+        raise Unsupported("grad mode set to something else than a bool", kind="argument-error")
     switch_to(s, args[0].truth(s))
     return Constant(None)
 

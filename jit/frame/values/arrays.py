@@ -640,12 +640,15 @@ def conformed(s: Session, result: TensorValue, example: Any, made: dict) -> Arra
 
 
 def _same_strides(shape: list[int], result: TensorValue, example: np.ndarray, s: Session) -> bool:
-    return not example.size or all(n <= 1 or hint(own) * example.itemsize == step for n, own, step in
+    return all(n <= 1 and example.size or hint(own) * example.itemsize == step for n, own, step in
                                    zip(shape, result.handle(s).type.strides, example.strides))
 
 
 def relaid(s: Session, tensor: TensorValue, example: np.ndarray) -> TensorValue:
     """A copy with the strides of ``example``. Raises Unsupported where it is not dense."""
+    if not example.size:
+        sizes = Constant(example.shape), Constant(tuple([n // example.itemsize for n in example.strides]))
+        return s.torch_call(torch.as_strided, [s.torch_call(torch.clone, [tensor], {}), *sizes], {})
     order = sorted(range(example.ndim), key=lambda d: (-example.strides[d], d))
     back = [order.index(d) for d in range(example.ndim)]
     moved = s.torch_call(torch.permute, [tensor, Constant(tuple(order))], {})

@@ -27,6 +27,7 @@ _TP_NAME = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE
+TUPLE_ITERATOR = type(iter(()))
 
 
 def is_made_by_program(cls: type) -> bool:
@@ -161,10 +162,18 @@ class Value:
         """The iterator that ``await self`` sends to, where no ``__await__`` is asked for it."""
         return None
 
+    def is_nothing(self, s: Session) -> bool:
+        """``self is None``, which is a fact of a value from outside."""
+        if self.source is not None:
+            self.pytype(s)
+        return self.is_none
+
     def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
         """``self.send(sent)``, or ``next(self)`` for None -> (what comes, anything), or (None, result) at the end."""
         try:
-            return (self.call_special(s, "__next__", []) if sent.is_none else self.call_method(s, "send", [sent])), sent
+            if sent.is_nothing(s):
+                return self.call_special(s, "__next__", []), sent
+            return self.call_method(s, "send", [sent]), sent
         except Raised as raised:
             if not s.is_exception(raised.value, StopIteration):
                 raise
@@ -349,17 +358,27 @@ class Value:
     def chunks(self, s: Session) -> Iterator[list[Value]]:
         """The elements in iteration order, in lists between which the iterator may do other things: of one, or of all
         for a ``quiet`` one."""
-        it, quiet, count = self.iter(s), [], 0
-        while (element := it.next(s)) is not None:
-            if it.quiet:
-                quiet.append(element)
-            else:
-                yield [element]
-            count += 1
-            if count > 100_000:
-                raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
-        if quiet:
-            yield quiet
+        yield from through(s, self.iter(s))
+
+    def listed(self, s: Session) -> list[Value]:
+        """All elements as ``list``, ``tuple`` and what is made of them take them: a length is asked for first, to
+        reserve memory."""
+        return [element for chunk in self.listed_chunks(s) for element in chunk]
+
+    def listed_chunks(self, s: Session) -> Iterator[list[Value]]:
+        if not self.tells_length(s):
+            yield from self.chunks(s)
+            return
+        it = self.iter(s)
+        self.tell_length(s)
+        yield from through(s, it)
+
+    def tells_length(self, s: Session) -> bool:
+        """Whether code of the program's runs when Python asks how long the object may be."""
+        return False
+
+    def tell_length(self, s: Session) -> None:
+        """Have that code run."""
 
     def reads_caller(self, count: int | None) -> bool:
         """Whether a call with so many arguments (None: not known) looks into the frame that makes it."""
@@ -465,3 +484,18 @@ def special_error(cls: type, name: str) -> str:
     if name == "__len__":
         return f"object of type '{type_name(cls)}' has no len()"
     return f"'{type_name(cls)}' {text.get(name, 'object has no ' + name)}"
+
+
+def through(s: Session, it: Value) -> Iterator[list[Value]]:
+    """What is left of an iterator, as ``chunks`` gives it."""
+    quiet, count = [], 0
+    while (element := it.next(s)) is not None:
+        if it.quiet:
+            quiet.append(element)
+        else:
+            yield [element]
+        count += 1
+        if count > 100_000:
+            raise Unsupported("an iterator of more than 100000 elements is unrolled", kind="long-loop")
+    if quiet:
+        yield quiet

@@ -170,7 +170,8 @@ class Constant(Value):
             elements = list(value)
         except TypeError as error:
             raise Raised(s.exception(error)) from None
-        return s.iterate([s.from_python(v) for v in elements])
+        py = type(iter(value)) if isinstance(value, (str, bytes)) else None
+        return s.iterate([s.from_python(v) for v in elements], py)
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         if a.is_plain and b.is_plain:

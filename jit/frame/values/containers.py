@@ -126,9 +126,9 @@ class ContainerValue(ObjectValue):
 
     def number(self, s: Session, op: Binary, a: Value, b: Value) -> Value | None:
         method, other = self.asked(s, op, a, b)
-        if method is not None and self.by_class(s, method):
-            return self.ask(s, method, other)
-        return self.plain_number(s, op, a, b)
+        if method is None:
+            return None
+        return self.ask(s, method, other) if self.by_class(s, method) else self.plain_number(s, op, a, b)
 
     def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         """Classes made by a class statement have ``+=`` of a sequence as a number's too (``update_one_slot`` in
@@ -383,7 +383,7 @@ class ListValue(SequenceValue):
 
     def extend_by(self, s: Session, iterable: Value) -> None:
         """``list.extend``, which appends as it goes: what the iterator does to the list meanwhile comes in between."""
-        for values in iterable.chunks(s):
+        for values in iterable.listed_chunks(s):
             self.extend(s, values)
             self.changed(s, list.extend, [TupleValue(values)])
 

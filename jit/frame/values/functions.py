@@ -186,7 +186,7 @@ class FunctionValue(ObjectValue):
         if name == "__annotations__":
             if self.annotations is None:
                 annotate = self.attrs.get("__annotate__", Constant(None))
-                made = s.dict_of({}) if annotate.is_none else annotate.call(s, [Constant(1)], {})
+                made = s.dict_of({}) if annotate.is_nothing(s) else annotate.call(s, [Constant(1)], {})
                 s.set_field(self, "annotations", made)
             return self.annotations
         if name == "__dict__":
@@ -293,8 +293,10 @@ class FunctionGet(Value):
         self.fn = fn
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if args and not args[0].is_none:
+        if args and not args[0].is_nothing(s):
             return s.bound_method(self.fn, args[0])
+        if len(args) == 1 or len(args) == 2 and args[1].is_nothing(s):
+            raise Raised(s.exception(TypeError("__get__(None, None) is invalid")))
         return self.fn
 
 

@@ -427,7 +427,7 @@ def _finished(cls):
 
 def stop(s: Session, result: Value) -> NoReturn:
     """Raise StopIteration with a generator's result."""
-    raise Raised(s.exception(StopIteration, [] if result.is_none else [result]))
+    raise Raised(s.exception(StopIteration, [] if result.is_nothing(s) else [result]))
 
 
 def no_stop_iteration(s: Session, code: types.CodeType, error: Value) -> Value:
@@ -453,7 +453,7 @@ def thrown(s: Session, args: list[Value]) -> Value:
                                            f"{type_name(cls)}")))
     if s.is_exception(given, cls):
         return given
-    if given.is_none:
+    if given.is_nothing(s):
         return first.call(s, [], {})
     return first.call(s, given.several(s), {})
 
@@ -488,7 +488,7 @@ class GeneratorMethod(Value):
             value = g.resume(s, None, error)
         else:
             value = args[0] if args else Constant(None)
-            if g.state == "created" and not value.is_none:
+            if g.state == "created" and not value.is_nothing(s):
                 raise Raised(s.exception(TypeError("can't send non-None value to a just-started generator")))
             value = g.resume(s, value)
         return value if value is not None else stop(s, g.result)

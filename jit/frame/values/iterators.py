@@ -9,16 +9,17 @@ import itertools
 from collections.abc import ItemsView, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from ...errors import Unsupported
+from ...errors import NeedsEager, Unsupported
 from ...graph.dims import hint
 from ...runtime import facts
 from .. import source as src
-from .base import Raised, Value
+from .base import Raised, Value, type_name
 from .constant import Constant
 
 if TYPE_CHECKING:
     import torch
     from ..emit import Emitter
+    from ..operators import Unary
     from ..session import Session
     from ..source import Source
     from .mappings import DictValue
@@ -39,7 +40,7 @@ class IteratorValue(Value):
         return self
 
     def send(self, s: Session, sent: Value) -> tuple[Value | None, Value]:
-        return (self.next(s), Constant(None)) if sent.is_none else super().send(s, sent)
+        return (self.next(s), Constant(None)) if sent.is_nothing(s) else super().send(s, sent)
 
     def has_method(self, s: Session, name: str) -> bool:
         return False  # neither throw nor close
@@ -52,7 +53,22 @@ class IteratorValue(Value):
             return IteratorMethod(self, name)
         if name == "__iter__":
             return IteratorMethod(self, name)
+        if not hasattr(self.pytype(s), name):
+            raise Raised(s.exception(AttributeError(f"'{type_name(self.py)}' object has no attribute '{name}'")))
         return super().getattr(s, name)
+
+    def getitem(self, s: Session, key: Value) -> Value:
+        raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not subscriptable")))
+
+    def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Raised(s.exception(TypeError(f"'{type_name(self.pytype(s))}' object is not callable")))
+
+    def unary(self, s: Session, op: Unary) -> Value | None:
+        raise Raised(s.exception(TypeError(f"bad operand type for unary {op.symbol}: '{type_name(self.pytype(s))}'")))
+
+    def to_float(self, s: Session) -> Value:
+        raise Raised(s.exception(TypeError(
+            f"float() argument must be a string or a real number, not '{type_name(self.pytype(s))}'")))
 
     def hash_key(self, s: Session) -> Any:
         return ("iterator", id(self))
@@ -94,7 +110,7 @@ class IteratorMethod(Value):
 
 
 _TYPES = {(cls, forward): type(iter(cls()) if forward else reversed(cls()))
-          for cls in (list, tuple) for forward in (True, False)}
+          for cls in (list, tuple, collections.deque) for forward in (True, False)}
 _TEE = type(itertools.tee(())[0])
 
 
@@ -166,7 +182,17 @@ def _tee_over(elements):
 def _iterator_at(sequence: Sequence[int | object], at: int, step: int) -> Iterator:
     """An iterator over a list or tuple that has come to a position."""
     it = iter(sequence) if step > 0 else reversed(sequence)
-    it.__setstate__(at)
+    if isinstance(sequence, collections.deque):  # whose iterators cannot be told where they are
+        collections.deque(itertools.islice(it, at if step > 0 else len(sequence) - 1 - at), 0)
+        return it
+    missing = at + (step < 0) - (list.__len__(sequence) if isinstance(sequence, list) else at + 1)
+    if missing > 0:  # it has become shorter, and an iterator takes no place behind the end
+        list.extend(sequence, [None] * missing)
+    try:
+        it.__setstate__(at)
+    finally:
+        if missing > 0:
+            list.__delitem__(sequence, slice(-missing, None))
     return it
 
 
@@ -313,16 +339,22 @@ class SetIterator(SequenceIterator):
             [entries[k] for k in self.of.order(s)] == self.elements)
 
 
+def _keys(mapping: DictValue) -> list[Value]:
+    """The keys as they were put in: another object after one was taken out and put in again."""
+    return [key for key, _ in mapping.entries.values()]
+
+
 class DictIterator(IteratorValue):
     """Over keys, values or items of a dict value; a change of size while iterating raises as Python does."""
-
-    py = type(iter({}))
 
     quiet = True
 
     def __init__(self, mapping: DictValue, what: str, backwards: bool = False) -> None:
         self.mapping, self.what, self.at, self.size = mapping, what, 0, len(mapping.entries)
         self.order, self.backwards = list(mapping.entries.values()), backwards
+        self.seen, self.keys = mapping.entries, _keys(mapping)
+        of = getattr(collections.OrderedDict() if issubclass(mapping.cls, collections.OrderedDict) else {}, what)()
+        self.py = type(reversed(of) if backwards else iter(of))
         if backwards:
             self.order.reverse()
 
@@ -331,6 +363,11 @@ class DictIterator(IteratorValue):
             return None
         if len(self.mapping.entries) != self.size:
             raise Raised(s.exception(RuntimeError("dictionary changed size during iteration")))
+        if self.mapping.entries is not self.seen:
+            if any(p is not q for p, q in zip(_keys(self.mapping), self.keys, strict=True)):
+                # What comes then depends on the places in the table.
+                raise NeedsEager("a dict of which keys are replaced while it is iterated", kind="iterate")
+            s.set_field(self, "seen", self.mapping.entries)
         if self.at >= len(self.order):
             s.set_field(self, "at", None)  # from now on changes do not matter
             return None
@@ -486,9 +523,8 @@ class MapIterator(IteratorValue):
 class FilterIterator(IteratorValue):
     """``filter``, ``itertools.filterfalse``, ``takewhile`` and ``dropwhile`` by mode."""
 
-    py = filter
-
     def __init__(self, fn: Value | None, it: Value, mode: str = "filter") -> None:
+        self.py = filter if mode == "filter" else getattr(itertools, mode)
         self.fn, self.it, self.mode, self.open = fn, it, mode, False
 
     @ends_by_exception

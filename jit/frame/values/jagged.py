@@ -157,7 +157,7 @@ class JaggedTensor(WrapperTensor):
         batch = binary_op(s, BINARY["-"], offsets.getattr(s, "shape").items_list(s)[0], Constant(1))
         inner = values.getattr(s, "shape").items_list(s)
         strides = values.call_method(s, "stride").items_list(s)
-        ragged = NestedInt(offsets if lengths.is_none else lengths)
+        ragged = NestedInt(offsets if lengths.is_nothing(s) else lengths)
         s.set_entry(self.attrs, "_size", TupleValue([batch, *inner[:at], ragged, *inner[at + 1:]]))
         s.set_entry(self.attrs, "_strides", TupleValue([binary_op(s, BINARY["*"], ragged, strides[at]), *strides]))
 

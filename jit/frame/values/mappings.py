@@ -135,7 +135,7 @@ class DictValue(ContainerValue):
                 and not isinstance(self.obj, collections.defaultdict))
 
     def plain_backwards(self, s: Session) -> Value:
-        return s.iterate([k for k, _ in self.load(s).values()][::-1])
+        return s.iterate([k for k, _ in self.load(s).values()][::-1], type(reversed({})))
 
     def plain_text(self, s: Session) -> str:
         return "{" + ", ".join(f"{k.text(s, '__repr__').const(s)}: {v.text(s, '__repr__').const(s)}"
@@ -179,9 +179,12 @@ class DictValue(ContainerValue):
         self.changed(s, self.raw("__setitem__"), [key, value])
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
-        if op.symbol != "|" or self is not a or not a.is_mapping or not b.is_mapping:
+        if op.symbol != "|" or not a.is_mapping or not b.is_mapping:
             return None
-        if a.cls is not dict or b.cls is not dict:
+        if self is not a and not a.by_class(s, op.forward):
+            return None
+        # Where a method of the left operand's class has not answered, the slot of dict is that of the right one.
+        if a.cls is not dict and self is a or b.cls is not dict:
             raise Unsupported(f"{a.cls.__name__} | {b.cls.__name__}", kind="operator")
         entries = dict(a.load(s))
         for k, (key, value) in b.load(s).items():

@@ -15,7 +15,7 @@ from ...errors import Unsupported
 from ...runtime import facts
 from .. import messages, tables
 from .. import source as src
-from ..protocols import same_or_equal
+from ..protocols import length_hint, same_or_equal
 from .base import Raised, Value, is_made_by_program, lookup, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
@@ -392,6 +392,12 @@ class ObjectValue(Value):
         if number.exact_int() < 0:
             raise Raised(s.exception(ValueError("__len__() should return >= 0")))
         return s.scalar(number)
+
+    def tells_length(self, s: Session) -> bool:
+        return self.user_special(s, "__len__") or self.user_special(s, "__length_hint__")
+
+    def tell_length(self, s: Session) -> None:
+        length_hint(s, self)
 
     def truth(self, s: Session) -> bool:
         if self.has_slot(s, "__bool__"):

@@ -139,9 +139,11 @@ class SetValue(ContainerValue):
         return frozenset(item.load(s)) if item.builtin in (set, frozenset) else messages.set_element(s, item)
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
-        if self is not a or type(b) is not SetValue or op.symbol not in "&|-^":
+        if type(a) is not SetValue or type(b) is not SetValue or op.symbol not in "&|-^":
             return None
-        return SetValue(self.combined(s, op, b), self.cls if self.cls in (set, frozenset) else self.builtin)
+        if self is not a and not a.by_class(s, op.forward):  # else a method of that class has not answered
+            return None
+        return SetValue(a.combined(s, op, b), a.cls if a.cls in (set, frozenset) else a.builtin)
 
     def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         if op.symbol not in "&|-^" or self.builtin is not set or other.builtin not in (set, frozenset):

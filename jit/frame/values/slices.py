@@ -47,7 +47,7 @@ class SliceValue(Value):
     def as_slice(self, s: Session) -> slice:
         known = []
         for p in self.parts:
-            if p.is_none:
+            if p.is_nothing(s):
                 known.append(p.const(s))
             elif p.has_index(s):
                 known.append(p.index(s))

@@ -31,7 +31,7 @@ from ..size_nodes import to_torch
 from ..subclass_gradients import emerge
 from ..tables import wrapper
 from ..tensor_guards import guard_place
-from .base import Raised, Value
+from .base import TUPLE_ITERATOR, Raised, Value
 from .constant import Constant
 from .objects import DELETED, instance_dict, by_python
 from .tensor import OWN_MEMBERS, TensorMethod, TensorValue
@@ -237,7 +237,7 @@ class WrapperTensor(SubclassTensor):
         return s.torch_call(torch.Tensor.__len__, [self], {}).const(s)
 
     def iter(self, s: Session) -> Value:
-        return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s))
+        return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s), TUPLE_ITERATOR)
 
     def truth(self, s: Session) -> bool:
         return s.torch_call(torch.Tensor.__bool__, [self], {}).truth(s)

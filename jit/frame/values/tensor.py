@@ -20,7 +20,7 @@ from ..size_nodes import from_torch, to_torch
 from ..tables import wrapper
 from ..tensor_guards import guard_place
 from . import first_reads
-from .base import Raised, Value, special_error, type_name
+from .base import TUPLE_ITERATOR, Raised, Value, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
 from .objects import ObjectValue, is_data_descriptor
@@ -213,7 +213,13 @@ class TensorValue(Value):
         if not handle.shape:
             raise Raised(s.exception(TypeError("iteration over a 0-d tensor")))
         parts = s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {})
-        return s.iterate(parts.items_list(s))
+        return s.iterate(parts.items_list(s), TUPLE_ITERATOR)
+
+    def tells_length(self, s: Session) -> bool:
+        return s.asker.concerns([self], {})
+
+    def tell_length(self, s: Session) -> None:
+        s.asker.call(torch.Tensor.__len__, [self], {})
 
     def backwards(self, s: Session) -> Value:
         raise Unsupported("reversed() of a tensor", kind="iterate")
@@ -227,11 +233,15 @@ class TensorValue(Value):
         return s.recording.read_later(bool, self, "keep it a tensor, and use torch.where")
 
     def to_int(self, s: Session) -> Value:
+        if s.asker.concerns([self], {}):
+            return s.asker.call(torch.Tensor.__int__, [self], {})
         if self.known(s) is not None:
             return self.call_method(s, "__int__")
         return s.recording.read_later(int, self, "keep it a tensor")
 
     def to_float(self, s: Session) -> Value:
+        if s.asker.concerns([self], {}):
+            return s.asker.call(torch.Tensor.__float__, [self], {})
         if self.known(s) is not None:
             return self.call_method(s, "__float__")
         return s.recording.read_later(float, self, "keep it a tensor")
@@ -249,9 +259,13 @@ class TensorValue(Value):
         return self.call_method(s, "__hash__")
 
     def text(self, s: Session, method: str) -> Value:
+        if s.asker.concerns([self], {}):
+            return s.asker.call(torch.Tensor.__repr__, [self], {})
         return TensorText.of(s, self, "str" if method == "__str__" else "repr")
 
     def formatted(self, s: Session, spec: Value) -> Value:
+        if s.asker.concerns([self], {}):
+            return s.asker.call(torch.Tensor.__format__, [self, spec], {})
         return TensorText.of(s, self, None, spec.const(s))
 
     is_numeric = is_tensor = can_wait = True

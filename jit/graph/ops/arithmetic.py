@@ -511,8 +511,8 @@ def _clamp(b: Builder, self: Node, min: float | int | Node | None, max: float | 
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     limits = [v for v in (min, max) if v is not None]
     tensors = list(of_kind(Node, limits))
-    if tensors and len(tensors) < len(limits):
-        raise ValueError("the limits of clamp are two tensors or two numbers")
+    if len(tensors) < len(limits):  # one of numbers is a node where it is drawn or read while the graph runs
+        tensors = []
     if self.dtype in HALF:
         min, max = plain(min), plain(max)
     if all(isinstance(v, (int, Dim)) for v in limits) and conventions.clamp_keeps_to_range():

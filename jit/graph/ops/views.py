@@ -32,6 +32,15 @@ def _detached(b: Builder, x: Node) -> Node:
     return node
 
 
+def _sizes(b: Builder, self: Node, shape: Sequence[IntExpr]) -> tuple:
+    """The sizes of a view, with a -1 filled in."""
+    asked = tuple(several(shape))
+    if not all(b.slices) and any(type(n) is int and n == -1 for n in asked):
+        raise Unsupported("a size of -1 in a map over no slices, where it may be any", "it runs in eager",
+                          kind="functorch")
+    return layout.infer_size(asked, self.type.numel)
+
+
 @op("view", varargs="size", alias=True)
 def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = None, *,
          dtype: torch.dtype | None = None) -> Node:
@@ -39,7 +48,7 @@ def view(b: Builder, self: Node, size: Sequence[IntExpr] | torch.dtype | None = 
         target = dtype or size
         node = b.node("reinterpret", (self,), {"how": "dtype"}, layout.reinterpreted(self.type, "dtype", target))
         return _detached(b, node) if b.recording else node  # eager gives it no gradient either
-    shape = layout.infer_size(tuple(several(size)), self.type.numel)
+    shape = _sizes(b, self, size)
     result = b.try_view(self, shape)
     if result is None:
         raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension "
@@ -61,7 +70,7 @@ def view_as(b: Builder, self: Node, other: Node) -> Node:
 
 @op("reshape", varargs="shape", alias=True)
 def reshape(b: Builder, self: Node, shape: Sequence[IntExpr]) -> Node:
-    shape = layout.infer_size(tuple(several(shape)), self.type.numel)
+    shape = _sizes(b, self, shape)
     result = b.try_view(self, shape)
     if result is None:
         return b.try_view(b.clone(self, layout.contiguous_strides(self.shape)), shape)

@@ -2,7 +2,8 @@
 
 In eager PyTorch starts its own compiler for each of them, so that the program in eager has functions in their places
 that say in Python what they give (``IN_EAGER``). A compiled program that calls the operators themselves in a frame left
-to eager is no test.
+to eager is no test. Nor is one in which something of the program's sees the single calls that an operator is made of, a
+mode or the class of a tensor that it is given: what they are is PyTorch's own affair.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 
 import torch
 import torch._higher_order_ops as operators
+from torch import overrides
 from torch._higher_order_ops import utils as higher_order
 from torch.utils import _pytree as pytree
 
@@ -92,17 +94,45 @@ def map_(f, xs, *others):
     return stacked([f(x, *others) for x in slices(xs)])
 
 
+class NoTest(BaseException):
+    """A program's calls cannot be compared with anything. ``raised`` counts how often that was found: a program may
+    leave a ``finally`` by a ``return``, and the exception is gone."""
+
+    raised = 0
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        NoTest.raised += 1
+
+
 class StartsCompiler(BaseException):
-    """A program calls an operator that is compiled by PyTorch."""
+    """An operator is called that PyTorch compiles."""
+
+
+in_operator: list = []  # operators that are asked what they refuse
+
+
+def seen(given) -> bool:
+    """Whether code of the program's is told of each call of a function of PyTorch that is given these."""
+    return overrides._len_torch_function_stack() > 0 or any(
+        isinstance(t, torch.Tensor) and type(t).__torch_function__ is not torch._C._disabled_torch_function_impl
+        and type(t).__torch_function__.__func__ is not torch.Tensor.__torch_function__.__func__
+        for t in pytree.tree_leaves(given))
 
 
 def checked(operator, stand_in):
     """``stand_in`` for what PyTorch would compile; what it refuses before that, it refuses here."""
     def call(*args, **kwargs):
+        if seen((args, kwargs)):
+            raise NoTest
+        in_operator.append(operator)
         try:
             return operator(*args, **kwargs)
         except StartsCompiler:
-            return stand_in(*args, **kwargs)
+            pass
+        finally:
+            in_operator.pop()
+        return stand_in(*args, **kwargs)
 
     return call
 
@@ -115,7 +145,9 @@ IN_EAGER = {"cond": checked(torch.cond, cond), "while_loop": checked(operators.w
 def forbid():
     """In the block PyTorch's own compiler is not started for these operators."""
     def refuse(*args):
-        raise StartsCompiler
+        if in_operator:
+            raise StartsCompiler
+        raise NoTest
 
     before = getattr(higher_order, "_hop_compile_and_call", None)
     higher_order._hop_compile_and_call = refuse
