@@ -1,14 +1,17 @@
 """torch.while_loop as one step of the graph: with eager's results, and followed as Python where a round does more."""
 
+import gc
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from torch._higher_order_ops import while_loop
 
 import jit
+from jit.runtime import rounds
 
 torch.manual_seed(0)
 
@@ -251,6 +254,22 @@ def test_a_loop_without_end_is_interrupted():
         compiled(torch.zeros(()))
     thread.join()
     torch.testing.assert_close(compiled(torch.ones(()))[0], torch.ones(()))
+
+
+def test_nothing_is_kept_alive():
+    weight = torch.randn(4)
+
+    def fn(x, n):
+        return while_loop(lambda x, k: k > 0, lambda x, k: (x * 0.5 + weight, k - 1), (x, n))
+
+    compiled, kept = jit.compile(fn, fullgraph=True), weakref.ref(weight)
+    compiled(torch.randn(4), torch.tensor(3))
+    names = [weakref.ref(o) for o in gc.get_objects() if type(o) is rounds.RoundName and o.compiled]
+    assert names
+    compiled = fn = weight = None
+    jit.reset()
+    gc.collect()
+    assert kept() is None and not any(name() for name in names)
 
 
 def test_threads():
