@@ -219,3 +219,46 @@ def test_grad_mode_that_a_mode_keeps():
     x = torch.ones(2, requires_grad=True)
     want, got = fn(x), jit.compile(fn)(x)
     assert got[0].requires_grad == want[0].requires_grad and got[1] == want[1]
+
+
+class Around(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride(), dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Around(inner["inner"])
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = torch.utils._pytree.tree_map(lambda t: t.inner if isinstance(t, Around) else t, args)
+        found = func(*args, **(kwargs or {}))
+        return torch.utils._pytree.tree_map(lambda t: Around(t) if isinstance(t, torch.Tensor) else t, found)
+
+
+@pytest.mark.parametrize("use", [list, lambda x: [*x], str, repr, lambda x: f"{x}", lambda x: float(x.sum())])
+def test_a_mode_sees_a_class_that_is_dispatched(use):
+    def fn(x, moded):
+        log = []
+        try:
+            if not moded:
+                use(x)
+            with Naming(log):
+                use(x)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            log.append(type(error))
+        return log
+
+    compiled, switched_off = jit.compile(fn), str(torch._C._dispatch_tls_local_exclude_set())
+    for moded in (True, False):
+        assert compiled(Around(torch.ones(3)), moded) == fn(Around(torch.ones(3)), moded)
+        assert str(torch._C._dispatch_tls_local_exclude_set()) == switched_off

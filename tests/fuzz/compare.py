@@ -151,8 +151,17 @@ def load(text, name, in_eager=True):
 
 def run(text: str, backend: str = "eager", dynamic: bool | None = None) -> Outcome:
     """Run a program both ways. An internal failure of the compiler is a mismatch too."""
+    before = switched_off()
     with control.forbid():
-        return _run(text, backend, dynamic)
+        outcome = _run(text, backend, dynamic)
+    if switched_off() != before and gc.collect() >= 0 and switched_off() != before:  # it would show in other programs
+        return Outcome("mismatch", "internal: PyTorch's dispatch keys are left switched off", outcome.captures)
+    return outcome
+
+
+def switched_off() -> str:
+    """What PyTorch does not do in this thread now, such as the transforms of ``torch.func``."""
+    return str(torch._C._dispatch_tls_local_exclude_set())
 
 
 def _run(text: str, backend: str, dynamic: bool | None) -> Outcome:

@@ -237,6 +237,8 @@ class WrapperTensor(SubclassTensor):
         return s.torch_call(torch.Tensor.__len__, [self], {}).const(s)
 
     def iter(self, s: Session) -> Value:
+        if s.asker.overridden([self]):  # as Tensor.__iter__ asks
+            s.torch_call(torch.Tensor.dim, [self], {})
         return s.iterate(s.torch_call(torch.Tensor.unbind, [self, Constant(0)], {}).items_list(s), TUPLE_ITERATOR)
 
     def truth(self, s: Session) -> bool:

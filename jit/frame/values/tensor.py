@@ -216,7 +216,7 @@ class TensorValue(Value):
         return s.iterate(parts.items_list(s), TUPLE_ITERATOR)
 
     def tells_length(self, s: Session) -> bool:
-        return s.asker.concerns([self], {})
+        return s.asker.overridden([self])
 
     def tell_length(self, s: Session) -> None:
         s.asker.call(torch.Tensor.__len__, [self], {})
@@ -233,14 +233,14 @@ class TensorValue(Value):
         return s.recording.read_later(bool, self, "keep it a tensor, and use torch.where")
 
     def to_int(self, s: Session) -> Value:
-        if s.asker.concerns([self], {}):
+        if s.asker.overridden([self]):
             return s.asker.call(torch.Tensor.__int__, [self], {})
         if self.known(s) is not None:
             return self.call_method(s, "__int__")
         return s.recording.read_later(int, self, "keep it a tensor")
 
     def to_float(self, s: Session) -> Value:
-        if s.asker.concerns([self], {}):
+        if s.asker.overridden([self]):
             return s.asker.call(torch.Tensor.__float__, [self], {})
         if self.known(s) is not None:
             return self.call_method(s, "__float__")
@@ -259,12 +259,12 @@ class TensorValue(Value):
         return self.call_method(s, "__hash__")
 
     def text(self, s: Session, method: str) -> Value:
-        if s.asker.concerns([self], {}):
+        if s.asker.overridden([self]):
             return s.asker.call(torch.Tensor.__repr__, [self], {})
         return TensorText.of(s, self, "str" if method == "__str__" else "repr")
 
     def formatted(self, s: Session, spec: Value) -> Value:
-        if s.asker.concerns([self], {}):
+        if s.asker.overridden([self]):
             return s.asker.call(torch.Tensor.__format__, [self, spec], {})
         return TensorText.of(s, self, None, spec.const(s))
 
