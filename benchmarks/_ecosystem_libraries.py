@@ -553,6 +553,7 @@ def _detection(name, gain):
         from torchvision.models import detection
 
         torch.manual_seed(0)
+        torch.backends.cudnn.allow_tf32 = False  # whose roundings decide, too
         # Few candidates, since the order of many is decided by rounding all the same.
         few = (dict(rpn_pre_nms_top_n_test=40, rpn_post_nms_top_n_test=15, box_detections_per_img=8)
                if name.startswith("faster") else dict(topk_candidates=40, detections_per_img=8))
