@@ -70,6 +70,25 @@ def test_dispatch_modes_see_every_operation():
     assert torch.ops.aten.mul.Tensor in seen
 
 
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_grad_mode_is_of_no_account_in_inference_mode(backend):
+    weight = torch.ones(4, requires_grad=True)
+
+    def inside(x):
+        with torch.inference_mode(), torch.enable_grad():
+            y, on = weight * x, torch.is_grad_enabled()
+            made = torch.ones(4, requires_grad=True) * 2
+            weight[0] = 9
+        return y, y.requires_grad, y.is_inference(), on, made.requires_grad, weight.detach().clone()
+
+    expected = inside(X)
+    weight = torch.ones(4, requires_grad=True)
+    for _ in range(2):
+        got = jit.compile(inside, backend=backend)(X)
+        assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(got[1:], expected[1:]))
+        weight = torch.ones(4, requires_grad=True)
+
+
 def test_inference_mode_makes_inference_tensors():
     def inside(x):
         with torch.inference_mode():

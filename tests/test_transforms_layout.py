@@ -131,3 +131,20 @@ def test_slices_that_are_expanded_stay_so(name, dynamic):
         want, got = EXPANDED[name](x), compiled(x)
         assert got.stride() == want.stride()
         torch.testing.assert_close(got, want)
+
+
+ONES = {
+    "unsqueeze": vmap(lambda r: r.unsqueeze(-1)), "of a product": vmap(lambda r: (r * 2).unsqueeze(-1)),
+    "by an index": vmap(lambda r: r[..., None].sin()), "first": vmap(lambda r: (r + 1)[None]),
+    "both": vmap(lambda r: (r * 3).unsqueeze(0).unsqueeze(-1)), "taken out": vmap(lambda r: (r * 3)[:, None].squeeze(1)),
+    "nested": vmap(vmap(lambda r: (r * 2)[None])), "viewed": vmap(lambda r: r.view(-1, 1))}
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_axes_of_size_one_lie_as_in_eager(name):
+    compiled = jit.compile(ONES[name], fullgraph=True)
+    for n in (2, 3, 4):
+        for x in (torch.randn(n, 3), torch.randn(3, n).t(), torch.randn(n, 6)[:, ::2]):
+            want, got = ONES[name](x), compiled(x)
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want)

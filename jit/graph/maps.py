@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from jit.errors import Unsupported
 from jit.graph import layout
-from jit.graph.ir import Node, TensorType, filled
+from jit.graph.dims import is_one
+from jit.graph.ir import Node, TensorType, filled, same_ints
 from jit.graph.prim_info import info
 
 if TYPE_CHECKING:
@@ -156,7 +157,31 @@ def _permute(m: Batch, n: Node) -> Node:
 
 @rule("reshape")
 def _reshape(m: Batch, n: Node) -> Node:
-    return m.b.reshape(m.all(n.inputs[0]), (m.size, *n.type.shape))
+    x = n.inputs[0]
+    whole, shape, strides = m.all(x), (m.size, *n.type.shape), n.type.strides
+    if not same_ints(whole.type.strides[1:], x.type.strides):
+        found = _with_ones(n.type.shape, whole.type)
+        if found is None:
+            return m.b.reshape(whole, shape)
+        strides = found
+    return m.b.view_node("reshape", whole, {"shape": shape}, shape, (whole.type.strides[0], *strides))
+
+
+def _with_ones(shape: tuple, whole: TensorType) -> tuple | None:
+    """The strides of a slice of ``whole`` in which axes of size one are put in, as ``unsqueeze`` does, or left out; None
+    for another shape."""
+    left = [(n, step) for n, step in zip(whole.shape[1:], whole.strides[1:]) if not is_one(n)]
+    strides: list = []
+    after: IntExpr = 1
+    for n in reversed(shape):
+        if is_one(n):
+            strides.insert(0, after * strides[0] if strides else 1)
+        elif left and same_ints((n,), (left[-1][0],)):
+            strides.insert(0, left.pop()[1])
+        else:
+            return None
+        after = n
+    return None if left else tuple(strides)
 
 
 @rule("expand")

@@ -82,8 +82,8 @@ class Tracer:
         self.inputs: list[TensorHandle] = []
         # Whether autograd takes no part at all, as in a __torch_dispatch__: views are none to it.
         self.below = torch_private.below_autograd()
-        self.grad_enabled = torch.is_grad_enabled() and not self.below
         self.inference = torch.is_inference_mode_enabled()
+        self.set_grad_enabled(torch.is_grad_enabled())
         self.needs_grad, self.made_leaves = False, tuple[Any, ...]()
         self.unfolding, self.written_before = None, 0  # see ``backward.unfolded``; memory from outside of a map
         self.forward_mode = 0  # the level that torch.func.jvp made, where autograd is used; PyTorch does without
@@ -119,7 +119,7 @@ class Tracer:
         self.journal.set_field(obj, name, value)
 
     def set_grad_enabled(self, enabled: bool) -> None:
-        self.grad_enabled = bool(enabled) and not self.below
+        self.grad_enabled = bool(enabled) and not (self.below or self.inference)  # there it may be on, and does nothing
 
     def set_autocast(self, enabled: dict) -> None:
         """``enabled``: device type -> dtype, for the devices for which autocast is on from here."""
