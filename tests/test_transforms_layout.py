@@ -136,7 +136,8 @@ def test_slices_that_are_expanded_stay_so(name, dynamic):
 ONES = {
     "unsqueeze": vmap(lambda r: r.unsqueeze(-1)), "of a product": vmap(lambda r: (r * 2).unsqueeze(-1)),
     "by an index": vmap(lambda r: r[..., None].sin()), "first": vmap(lambda r: (r + 1)[None]),
-    "both": vmap(lambda r: (r * 3).unsqueeze(0).unsqueeze(-1)), "taken out": vmap(lambda r: (r * 3)[:, None].squeeze(1)),
+    "both": vmap(lambda r: (r * 3).unsqueeze(0).unsqueeze(-1)),
+    "taken out": vmap(lambda r: (r * 3)[:, None].squeeze(1)),
     "nested": vmap(vmap(lambda r: (r * 2)[None])), "viewed": vmap(lambda r: r.view(-1, 1))}
 
 

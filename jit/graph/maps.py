@@ -168,8 +168,8 @@ def _reshape(m: Batch, n: Node) -> Node:
 
 
 def _with_ones(shape: tuple, whole: TensorType) -> tuple | None:
-    """The strides of a slice of ``whole`` in which axes of size one are put in, as ``unsqueeze`` does, or left out; None
-    for another shape."""
+    """The strides of a slice of ``whole`` in which axes of size one are put in, as ``unsqueeze`` does, or left out;
+    None for another shape."""
     left = [(n, step) for n, step in zip(whole.shape[1:], whole.strides[1:]) if not is_one(n)]
     strides: list = []
     after: IntExpr = 1
