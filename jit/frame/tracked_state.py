@@ -45,8 +45,7 @@ def part(name: str) -> Callable:
 
 def returned(read, name: str) -> Callable:
     """The guard of a state for which there is no check in C++: ``read`` is called at each call."""
-    source = src.Returned(src.Const(read, name))
-    return lambda s: s.guards.add(source, facts.Equals(read()))
+    return lambda s: s.guards.add(src.Returned(src.Const(read, name)), facts.Equals(read()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import torch_private
+from ...devices import backend
 from ...errors import Unsupported
 from ...graph.handles import next_version
 from ...graph.prim_info import info
@@ -128,15 +129,15 @@ def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwis
 
 
 def _scanned(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
-    """(whether ``_associative_scan`` takes these, whether eager compiles them, how long they are)"""
+    """(whether ``_associative_scan`` takes these, whether eager compiles them, how long they are, all tensors)"""
     leaves = pytree.tree_leaves(xs)
     own = combine_mode == "pointwise"
     plain = (callable(combine_fn) and isinstance(dim, int) and isinstance(reverse, bool)
              and combine_mode in ("pointwise", "generic") and len(leaves) > 0
              and all([isinstance(x, torch.Tensor) and -x.dim() <= dim < x.dim() for x in leaves])
              and all([x.shape[dim] == leaves[0].shape[dim] and x.dim() == leaves[0].dim() for x in leaves])
-             and all([x.numel() > 0 for x in leaves]) and not (own and any([x.device.type == "cpu" for x in leaves])))
-    return plain, own, leaves[0].shape[dim] if plain else 0
+             and all([x.numel() > 0 for x in leaves]))
+    return plain, own, leaves[0].shape[dim] if plain else 0, tuple(leaves)
 
 
 def _takes(combine_fn, *args, **kwargs):
@@ -246,8 +247,10 @@ def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Val
 def associative_scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """In the order in which eager combines, which depends on each bit of the length, where that is a number; else in
     one that is the same for all lengths up to a power of two."""
-    plain, own, length = s.inline(s.wrap_raw(_scanned), args, kwargs).items_list(s)
-    if plain.truth(s) and (own.truth(s) or not length.is_leaf):
+    plain, own, length, leaves = s.inline(s.wrap_raw(_scanned), args, kwargs).items_list(s)
+    compiled = own.truth(s)
+    if plain.truth(s) and (compiled or not length.is_leaf) and not (
+            compiled and any(backend(x.handle(s).device).host for x in leaves.items_list(s))):  # which eager refuses
         return s.inline(s.wrap_raw(_associative_scan), args, kwargs)
     return s.inline(fn, args, kwargs)
 

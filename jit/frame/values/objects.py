@@ -650,7 +650,7 @@ class SymbolicKey:
         self.session, self.value, self.number = session, value, number
 
     def __hash__(self) -> int:
-        return hash(self.number)
+        return self.number  # as it is: the order of a set depends on all of it
 
     def __eq__(self, other: object) -> bool:
         other = other.value if isinstance(other, SymbolicKey) else self.session.from_python(other)

@@ -117,7 +117,10 @@ class SetValue(ContainerValue):
         """The keys in the order in which a real set iterates after the same changes."""
         entries = self.load(s)
         if self.obj is None:
-            return list(set(entries))
+            grown: set = set()
+            for key in entries:  # one by one, as by a display: a set made of a dict has room for all at once
+                grown.add(key)
+            return list(grown)
         real = src.raw_elements(self.obj)
         shadow = real
         if any(k not in entries for k in real) or len(entries) != len(real):
