@@ -21,6 +21,7 @@ from jit import arguments, devices, logs
 from jit.errors import CompileError, Unsupported
 from jit.codegen import Options, compile_graph, loops, reference, timing
 from jit.codegen.planner import Planner
+from jit.codegen.cpp.emission import KernelText
 from jit.codegen.template import TEMPLATES, Candidate, Layout
 from jit.codegen.templates.products import Product
 from jit.codegen.templates.triton_product import Blocks
@@ -250,7 +251,11 @@ def test_numbers_and_sizes_that_change(plain, private_cache):
 @pytest.mark.parametrize("stage", ["value", "build", "run"])
 def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
     """One that cannot be stated, built or run, beside one that can."""
-    broken_layout = Layout()
+    class Plain(Layout):
+        def emit(self, kernel, aligned, interpret):
+            return KernelText(dataclasses.replace(kernel, layout=None), "KERNEL", 1).text()
+
+    broken_layout = Plain()
 
     class Broken(Product):
         name = "broken"

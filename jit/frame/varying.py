@@ -4,7 +4,9 @@ or is read anew once it has changed between captures, and a break where neither 
 from __future__ import annotations
 
 import types
+import weakref
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
 from ..graph.dims import free_symbols
@@ -14,6 +16,9 @@ from .assumptions import Reconsider
 from .computed_sizes import ComputedSizes
 from .guards import Guards
 from .values.numbers import DimValue, FloatValue
+
+if TYPE_CHECKING:
+    from ..graph.dims import Dim
 
 KEYED = (dict, set, frozenset)  # what they hold says what they are for, not how many
 FEW = 2  # elements, which may be read as a whole whatever other lengths there are
@@ -30,7 +35,13 @@ class Varying:
     def __init__(self, history, env, guards: Guards) -> None:
         self.history, self.env, self.guards = history, env, guards
         self.computed = ComputedSizes(guards)
-        env.scaled = self.computed.scaled
+        scaled = weakref.WeakMethod(self.computed.scaled)  # sizes outlive the capture
+
+        def symbol(size: Dim, factor: float) -> Dim | None:
+            found = scaled()
+            return None if found is None else found(size, factor)
+
+        env.scaled = symbol
         self.asked: Counter[tuple] = Counter()  # by place, how often a branch was told ahead there
 
     def length_at(self, source, n: int):

@@ -95,12 +95,14 @@ class Rounds {
     }
   }
 
-  // A program that waits for its loop can be interrupted.
+  // A program that waits for its loop can be interrupted, by another of its threads too, and lets them run.
   void look_for_signals() {
     auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::milliseconds(50)) return;
     last_ = now;
     WithGil gil;
+    Py_BEGIN_ALLOW_THREADS;
+    Py_END_ALLOW_THREADS;
     if (PyErr_CheckSignals() != 0) throw python_error();
   }
 
