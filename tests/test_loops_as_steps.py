@@ -241,6 +241,8 @@ ENDLESS = """
 import signal, threading, time, torch, jit
 from torch._higher_order_ops import while_loop
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without
+
 def fn(x):
     return while_loop(lambda x: x < 1, lambda x: (x * 1.0,), (x,))
 
