@@ -116,13 +116,16 @@ def geomean(values) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else float("nan")
 
 
-def in_subprocess(script: str, arguments: list[str], timeout: float, cache: str | None = None) -> dict:
+def in_subprocess(script: str, arguments: list[str], timeout: float, cache: str | None = None,
+                  gpu: str | None = None) -> dict:
     """Run ``script`` with ``arguments``; return the JSON object on its line that starts with RESULT, or {"error": ...}.
 
     The kernel caches of both compilers are in the folder ``cache``, or else in a new one, so that the process starts
-    cold.
+    cold. ``gpu`` is the only GPU that it sees, as CUDA_VISIBLE_DEVICES names it; None: all.
     """
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
+    if gpu is not None:
+        env["CUDA_VISIBLE_DEVICES"] = gpu
     with tempfile.TemporaryDirectory(prefix="jit-bench-") as folder:
         env["JIT_BENCH_CACHE"] = cache or folder
         try:

@@ -12,11 +12,19 @@ with the twelve inputs in turn, speed over eager; whether the results are eager'
 
     ecosystem.py --compilers jit             without torch.compile, which takes most of the time
     ecosystem.py --only torch_geometric      rows whose names contain one of these, comma-separated
+    ecosystem.py --jobs 8 --threads 1        eight processes at a time, spread over the GPUs if the rows run on GPUs
+    ecosystem.py --read figures.json         the table of figures that --json saved, of a run that was cut off, say
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
+import itertools
+import json
+import os
+import pathlib
+import queue
 import time
 import warnings
 
@@ -250,11 +258,57 @@ def summary(saved, names):
     return failed
 
 
+def measured(args, rows_, names):
+    """(row, compiler, figures) of each row under each compiler, as they come."""
+    gpus = queue.SimpleQueue()
+    shared = itertools.cycle(gpus_here()) if args.device == "cuda" and args.jobs > 1 else itertools.repeat(None)
+    for gpu in itertools.islice(shared, args.jobs):
+        gpus.put(gpu)
+
+    def figures(name, compiler):
+        if rows_[name].missing():
+            return name, compiler, {"error": f"not installed: {rows_[name].missing()}"}
+        if rows_[name].gpu and args.device != "cuda":
+            return name, compiler, {"error": "not installed: a GPU"}
+        gpu = gpus.get()
+        try:
+            return name, compiler, harness.in_subprocess(__file__, [
+                "--row", name, "--compiler", compiler, "--device", args.device,
+                "--seconds", str(args.seconds), "--threads", str(args.threads)], args.timeout, gpu=gpu)
+        finally:
+            gpus.put(gpu)
+
+    # Side by side the libraries' rows, which take longest, come first, so that none is left to run alone.
+    order = list(rows_) if args.jobs == 1 else list(reversed(rows_))
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(figures, n, c) for n in order for c in names]):
+            yield done.result()
+
+
+def gpus_here() -> list[str]:
+    """The GPUs that a process started here may be given, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return named.split(",")
+    import torch
+
+    return [str(i) for i in range(torch.cuda.device_count())]
+
+
+def report(saved, names):
+    """Print the table and the totals; whether a row of jit's is not right."""
+    print(table(["", "", "graphs", "breaks", "compiles", "first s", "eager ms", "ms", "speed", "varied", ""],
+                [line(r["row"], r["compiler"], r) for r in saved]))
+    return summary(saved, names)
+
+
 def main():
     parser = harness.parser(__doc__, seconds=0.5)
     parser.add_argument("--only", default="", help="rows whose names contain one of these, comma-separated")
     parser.add_argument("--list", action="store_true", help="print the names of the rows and stop")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one row under one compiler")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (1)")
+    parser.add_argument("--read", metavar="FILE", help="print the table of the figures in this file, run nothing")
     parser.add_argument("--row", help="measure this row here and now, under --compiler")
     parser.add_argument("--compiler", default="jit")
     parser.add_argument("--traceback", action="store_true", help="with --row: let an error through")
@@ -264,30 +318,24 @@ def main():
         return one(args)
     if args.list:
         return print("\n".join(rows()))
+    if args.read:
+        saved = json.loads(pathlib.Path(args.read).read_text())
+        raise SystemExit(report(saved, list(dict.fromkeys(r["compiler"] for r in saved))))
     # "torch" is short for torch.compile.
     args.compilers = ",".join("torch.compile" + c[5:] if c.split(":")[0] == "torch" else c
                               for c in args.compilers.split(","))
     names = [n for n in harness.start(args) if n != "eager"]
     wanted = [w.strip() for w in args.only.split(",") if w.strip()]
-    saved, lines = [], []
-    for name, row in rows().items():
-        if wanted and not any(w in name for w in wanted):
-            continue
-        for compiler in names:
-            if row.missing():
-                figures = {"error": f"not installed: {row.missing()}"}
-            elif row.gpu and args.device != "cuda":
-                figures = {"error": "not installed: a GPU"}
-            else:
-                figures = harness.in_subprocess(__file__, [
-                    "--row", name, "--compiler", compiler, "--device", args.device,
-                    "--seconds", str(args.seconds), "--threads", str(args.threads)], args.timeout)
-            saved.append({"row": name, "compiler": compiler, **figures})
-            lines.append(line(name, compiler, figures))
-            print("  ".join(map(str, lines[-1])), flush=True)
-            harness.save(args, saved)
-    print(table(["", "", "graphs", "breaks", "compiles", "first s", "eager ms", "ms", "speed", "varied", ""], lines))
-    raise SystemExit(summary(saved, names))
+    chosen = {name: row for name, row in rows().items() if not wanted or any(w in name for w in wanted)}
+    if not chosen:
+        raise SystemExit(f"no row's name contains {args.only!r}; --list prints them")
+    order, saved = list(chosen), []
+    for name, compiler, figures in measured(args, chosen, names):
+        saved.append({"row": name, "compiler": compiler, **figures})
+        print("  ".join(map(str, line(name, compiler, figures))), flush=True)
+        saved.sort(key=lambda r: (order.index(r["row"]), names.index(r["compiler"])))
+        harness.save(args, saved)
+    raise SystemExit(report(saved, names))
 
 
 if __name__ == "__main__":
