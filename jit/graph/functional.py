@@ -3,6 +3,7 @@ proxies."""
 
 from __future__ import annotations
 
+import string
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
@@ -17,6 +18,7 @@ from jit.graph.dims import Dim, specialize
 from jit.graph.handles import TensorHandle
 from jit.graph.nested import holds, replaced, unpacked
 from jit.graph.op_info import op_info
+from jit.graph.ops.contractions import contraction_order
 from jit.graph.ir import same_ints
 from jit.graph.layout import broadcast_shapes
 from jit.graph.proxy import Proxy, call, unwrap, wrap
@@ -284,8 +286,16 @@ def normalize(t: Tracer, input: TensorHandle, p: float = 2.0, dim: int = 1, eps:
 
 
 @python_function(torch.einsum)
-def einsum(t: Tracer, equation: str, *operands: TensorHandle | Sequence[TensorHandle]) -> TensorHandle:
-    return t.call_op("einsum", (equation, *operands), {})
+def einsum(t: Tracer, *args: str | TensorHandle | Sequence[TensorHandle] | Sequence[int]) -> TensorHandle:
+    equation, *operands = args
+    if not isinstance(equation, str):  # tensors, each with the numbers of its dimensions, and those of the result
+        pairs = args[:len(args) // 2 * 2]
+        subscripts = [*pairs[1::2], *args[len(pairs):]]
+        texts = ["".join("..." if n is ... else string.ascii_letters[(n + 26) % 52] for n in s) for s in subscripts]
+        equation = "->".join([",".join(texts[:len(pairs) // 2]), *texts[len(pairs) // 2:]])
+        operands = pairs[::2]
+    operands = tuple(unpacked(operands))
+    return t.call_op("einsum", (equation, *operands), {"path": contraction_order(equation, operands)})
 
 
 @python_function(torch.split, torch.Tensor.split)

@@ -152,9 +152,8 @@ _rows("""
 """, total=True, autocast=LOWER)
 _rows("cat stack", total=True, autocast=WIDEST)
 _rows("vdot tensordot cross bilinear grid_sampler atan2", total=True, autocast=OFTEN_WIDEST)
-_rows("einsum", total=True, autocast=LOWER, cast_in_parts=True, fresh=True)
 _rows("""
-    linear conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention matmul
+    linear conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention matmul einsum
 """, total=True, autocast=LOWER, fresh=True)
 _rows("conv2d conv3d", total=True, autocast=LOWER, fresh=True, images=1, bias=2)
 _rows("conv1d", total=True, autocast=LOWER, fresh=True, bias=2)

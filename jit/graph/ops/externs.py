@@ -13,15 +13,13 @@ from jit.errors import Unsupported
 from jit.graph import aten, layout
 from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, contiguous_strides, same_ints
-from jit.graph.nested import several, unpacked
+from jit.graph.nested import several
 from jit.graph.ops.reductions import mean
 from jit.graph.registry import extern, op
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder, Number
     from jit.graph.dims import IntExpr
-    from jit.graph.handles import TensorHandle
-    from jit.graph.tracer import Tracer
 
 
 def _contiguous(shape: tuple[IntExpr, ...], like: TensorType) -> TensorType:
@@ -346,11 +344,6 @@ def sdpa_is_fused(q: TensorType, k: TensorType, v: TensorType, mask: TensorType 
     if q.dtype in (torch.float16, torch.bfloat16):
         return width % 8 == 0
     return q.dtype is torch.float32 and width % 4 == 0 and not enable_gqa
-
-
-@op("einsum", raw=True)
-def einsum(t: Tracer, equation: str, *operands: TensorHandle | Sequence[TensorHandle], path=None) -> TensorHandle:
-    return t._call_aten("einsum", (equation, list(unpacked(operands))), {})
 
 
 @op("adaptive_avg_pool2d")
