@@ -13,15 +13,21 @@ import jit
 
 def data_dependent(x):
     y = torch.sin(x)
-    # The branch depends on values inside a tensor, which are not known while capturing.
+    # Which number is used depends on values inside a tensor, which are not known while capturing.
+    scale = 2
     if y.sum() > 0:
-        return y * 2
-    return y - 1
+        scale = 3
+    return y * scale
 
 
-def without_the_branch(x):
+def without_the_break(x):
     y = torch.sin(x)
-    return torch.where(y.sum() > 0, y * 2, y - 1)
+    # Both ways give a tensor of the same type: the branch is a step of the graph.
+    if y.sum() > 0:
+        y = y * 3
+    else:
+        y = y * 2
+    return y
 
 
 def main():
@@ -42,9 +48,9 @@ def main():
     else:
         raise SystemExit("fullgraph=True did not object to a branch on tensor values")
 
-    whole = jit.compile(without_the_branch, fullgraph=True)
+    whole = jit.compile(without_the_break, fullgraph=True)
     torch.testing.assert_close(whole(x), data_dependent(x))
-    print("with torch.where in place of the branch: one graph")
+    print("where both ways give tensors: one graph")
 
 
 if __name__ == "__main__":

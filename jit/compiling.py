@@ -48,7 +48,8 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols``, ``graphs`` (None: as ``config`` has it) and
     ``owns_inputs`` see ``Options``."""
     for name in rounds.names_in(graph):
-        made = compile_plain(name.graph, frozenset(), False)
+        every = frozenset(range(len(name.graph.inputs)))  # nothing is known of where what is carried begins
+        made = compile_plain(name.graph, every, False, "never")
         round_names.compiled(name, made.native, made.int_symbols)
     with logs.timed("passes"):
         graph = run_passes(graph, SCHEDULED)
@@ -69,12 +70,12 @@ def _recorded() -> str:
     return "always" if config.cudagraphs else "waiting" if config.auto_cudagraphs else "never"
 
 
-def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool) -> Plan:
-    """A plan without gradients; for ``hidden`` see ``_with_library_views``."""
+def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str | None = None) -> Plan:
+    """A plan without gradients; for ``hidden`` see ``_with_library_views``, for ``graphs`` ``schedule``."""
     with logs.timed("passes"):
         graph = run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
     makers = _view_makers(graph, _read_by_library(graph))
-    compiled = schedule(graph, unaligned)
+    compiled = schedule(graph, unaligned, graphs=graphs)
     call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
 

@@ -26,7 +26,8 @@ KINDS = {
                        "the function is marked with jit.disable"),
     # the values of tensors
     "data-dependent-branch": Reason("Which way the program goes depends on the values of a tensor.",
-                                    "use torch.where, or move the branch out of the compiled function"),
+                                    "have both ways set the same variables to tensors of the same types, or use "
+                                    "torch.where"),
     "data-dependent-value": Reason("Python reads the values of a tensor.",
                                    "keep the computation in tensors, or do this outside the compiled function"),
     "data-dependent-shape": Reason("The size of a result depends on the values of a tensor.",

@@ -100,7 +100,7 @@ def _(x):
 @breaks("data-dependent-branch")
 def _(x):
     if x.sum() > 3:  # here
-        return x + 1
+        return [x + 1]
     return x - 1
 
 

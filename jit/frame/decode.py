@@ -33,13 +33,14 @@ class CanonicalCode:
             the first RESUME).
     """
 
-    __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "_handled", "__weakref__")
+    __slots__ = ("_code", "instructions", "names", "body", "_offsets", "_depths", "_live", "_handled", "_joins",
+                 "__weakref__")
 
     def __init__(self, code: types.CodeType, instructions: list[Instr], names: tuple[str, ...], body: int,
                  offsets: list[int]) -> None:
         self._code = weakref.ref(code)
         self.instructions, self.names, self.body, self._offsets = instructions, names, body, offsets
-        self._depths = self._live = self._handled = None
+        self._depths = self._live = self._handled = self._joins = None
 
     @property
     def code(self) -> types.CodeType:
@@ -85,6 +86,13 @@ class CanonicalCode:
         if self._handled is None:
             self._handled = exception_slots(self.instructions, self.stack_depths)
         return self._handled[index]
+
+    def join(self, index: int) -> int | None:
+        """Where all ways from instruction ``index`` on that end by a return meet first: an instruction, or the number
+        of instructions where they only meet in having returned; None where none returns."""
+        if self._joins is None:
+            self._joins = post_dominators(self.instructions)
+        return self._joins[index]
 
     def live_locals(self, index: int) -> frozenset:
         """Variables (locals, own cells and free variables) whose value before instruction ``index`` may still be used.
@@ -417,6 +425,41 @@ def max_stack(instructions: list[Instr], depths: list[int]) -> int:
         if instr.handler is not None:
             most = max(most, instr.handler[1] + 1 + instr.handler[2])
     return most
+
+
+def successors(instructions: list[Instr], index: int) -> list[int]:
+    """The instructions that may follow one, but for handlers of exceptions."""
+    instr = instructions[index]
+    flow = OPS[instr.op].flow
+    following = [instr.target] if instr.target is not None and flow != STOP else []
+    return following if flow in (STOP, JUMP) else [index + 1, *following]
+
+
+def post_dominators(instructions: list[Instr]) -> list:
+    """The immediate post-dominator of every instruction, by data flow over bit sets; raising an exception is no way."""
+    count = len(instructions)
+    every = (1 << count + 1) - 1
+    found = [every] * count + [1 << count]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(count - 1, -1, -1):
+            behind = found[count] if instructions[i].op.startswith("RETURN") else every
+            for k in successors(instructions, i):
+                behind &= found[k]
+            behind |= 1 << i
+            if behind != found[i]:
+                found[i], changed = behind, True
+    nearest: list = [None] * count
+    for i in range(count):
+        behind = rest = found[i] & ~(1 << i)
+        while found[i] != every and rest:
+            j = (rest & -rest).bit_length() - 1
+            if found[j] == behind:
+                nearest[i] = j
+                break
+            rest &= rest - 1
+    return nearest
 
 
 _USES = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_CLOSURE", "LOAD_DEREF",

@@ -129,10 +129,10 @@ class Frame:
         finally:
             self.s.frames.pop()
 
-    def loop(self) -> None:
-        """Execute until the frame returns, yields or raises."""
+    def loop(self, stop: int | None = None) -> None:
+        """Execute until the frame returns, yields or raises, or is before the instruction ``stop``."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s
-        while True:
+        while self.pc != stop:
             instr = instructions[self.pc]
             if self.spliceable:
                 self.mark, self.kept = s.journal.checkpoint(), list(self.stack)

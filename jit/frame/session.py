@@ -61,9 +61,11 @@ class Session(Makers):
         calls_made: [cached function, key, whether this attempt has come to it] that were made while capturing.
         unbroken: whether a break is an error.
         ways, learned: the branches whose ways are known (``ways.Known``), and those of which one was assumed here.
-        inner_gradients, uncertain, assuming, learning, following: what is allowed at first, and not at another attempt
-            where it went wrong: gradients inside; calls that may raise deferred until the graph has run; assumptions,
-            and those about ways that were learned; cached functions followed (``library.cached_functions``).
+        inner_gradients, uncertain, assuming, learning, following, joining: what is allowed at first, and not at another
+            attempt where it went wrong: gradients inside; calls that may raise deferred until the graph has run;
+            assumptions, and those about ways that were learned; cached functions followed
+            (``library.cached_functions``); both ways of branches followed (``both_ways``).
+        joined: while they are, what ``Tracer.written_before`` is set to for that.
         lazy_reads: likewise: numbers that can be read off tensors before the graph runs are read behind it.
     """
 
@@ -95,7 +97,8 @@ class Session(Makers):
         self.trial, self.calls_made = None, []
         self.differentiated: tuple = ()
         self.unbroken = False
-        self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = True
+        self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = self.joining = True
+        self.joined = 0
         self.lazy_reads = True
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import Unsupported
-from .values.base import Raised
+from .executor import Frame
+from .values.base import Raised, Value
 
 
 class Attempt:
@@ -46,3 +49,24 @@ class Attempt:
         if not self.keep or not self.went_through:
             self.session.journal.rollback(self._mark)
         return not self.went_through
+
+
+def reachable(values: Iterable[object]) -> set[int]:
+    """Identities of the values, and of the Python containers and frames in them, that can be got at from some values:
+    a change of one of these is a change of what was there before."""
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        v = stack.pop()
+        if id(v) in seen:
+            continue
+        if isinstance(v, (Value, Frame)):
+            stack.extend(vars(v).values())
+        elif isinstance(v, dict):
+            stack.extend(v.values())
+        elif isinstance(v, (list, tuple)):
+            stack.extend(v)
+        else:
+            continue
+        seen.add(id(v))
+    return seen

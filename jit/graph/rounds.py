@@ -1,8 +1,9 @@
 """A loop as one step of a graph: ``jit::run_loop``, or ``jit::run_scan`` over the first dimension of tensors
-(``runtime.rounds``). What a round computes is a graph apart.
+(``runtime.rounds``). What a round computes is a graph apart. A branch is likewise: ``jit::run_branch``, with a graph
+for each of its ways.
 
 The round is traced on stand-ins for what is carried (``start``), into a list of nodes of its own (``tracing``), out of
-which the part behind its results is cut (``_round``).
+which the part behind its results is cut (``_defined``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import Dim, of_atom
@@ -25,25 +25,31 @@ from jit.graph.printing import unbound_symbols
 from jit.runtime import rounds
 
 if TYPE_CHECKING:
+    from jit.graph.dims import IntExpr
     from jit.graph.handles import TensorHandle
     from jit.graph.shape_env import ShapeEnv
     from jit.graph.tracer import Tracer
+
+
+_NAMING = (rounds.LOOP, rounds.SCAN, rounds.BRANCH)
 
 
 class Refused(Unsupported):
     """What is traced cannot be a round."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"a round of a loop {why}", kind="data-dependent-branch")
+        self.reason = why
+        super().__init__(f"a round of a loop, or a way of a branch, {why}", kind="data-dependent-branch")
 
 
 @contextlib.contextmanager
-def tracing(tracer: Tracer) -> Iterator[list[Node]]:
-    """What is traced inside goes into the list that this gives, but for inputs of the graph."""
-    own: list[Node] = []
+def tracing(tracer: Tracer, own: list[Node] | None = None) -> Iterator[list[Node]]:
+    """What is traced inside goes into the list that this gives, a new one or ``own``, but for inputs of the graph."""
+    own = [] if own is None else own
+    before = len(own)
     with tracer.journal.temporarily(tracer.builder, "nodes", own), tracer.journal.temporarily(tracer, "events", []):
         yield own
-    tracer.builder.nodes.extend([n for n in own if n.op == "input"])
+    tracer.builder.nodes.extend([n for n in own[before:] if n.op == "input"])
 
 
 def start(tracer: Tracer, handle: TensorHandle) -> TensorHandle:
@@ -62,12 +68,14 @@ def _stand_in(tracer: Tracer, handle: TensorHandle, type_: TensorType) -> Tensor
 
 
 def record_loop(tracer: Tracer, made: list[Node], carried: Sequence[TensorHandle], started: Sequence[TensorHandle],
-                results: Sequence[TensorHandle], more: TensorHandle, first: TensorHandle) -> list[Node]:
+                results: Sequence[TensorHandle], more: TensorHandle, first: TensorHandle,
+                own: bool = True) -> list[Node]:
     """The loop's results. ``made``: what was traced of a round, from what is ``started`` with in the place of what is
-    ``carried`` to ``results`` and whether there is ``more``; ``first``: whether there is a first round."""
+    ``carried`` to ``results`` and whether there is ``more``; ``first``: whether there is a first round; ``own``:
+    whether results are never memory of what is given."""
     starts = [h.node for h in started]
     name, others, numbers = _round(made, starts, [*_carried_on(starts, results), more.node], tracer.env)
-    args = (name, first.node, _dense(tracer, carried, starts), others, numbers)
+    args = (name, own, first.node, _dense(tracer, carried, starts), others, numbers)
     return list(several(tracer.builder.aten(rounds.LOOP, "", args, tuple([n.type for n in starts]))))
 
 
@@ -98,31 +106,78 @@ def _dense(tracer: Tracer, carried: Sequence[TensorHandle], starts: Sequence[Nod
                   for h, n in zip(carried, starts)])
 
 
+def record_branch(tracer: Tracer, holds: TensorHandle, made: Sequence[list[Node]],
+                  results: Sequence[Sequence[TensorHandle]]) -> list[Node]:
+    """The results of one of two ways. ``made``, ``results``: what was traced of each, of the one first that is taken
+    where something ``holds``."""
+    ends = [[h.node for h in of] for of in results]
+    types = [n.type for n in ends[0]]
+    if types != [n.type for n in ends[1]]:
+        raise Refused("does not give tensors of the types and strides that the other way gives")
+    others = sorted({*_read(made[0], [], ends[0]), *_read(made[1], [], ends[1])}, key=lambda n: n.id)
+    parts = [_part(nodes, others, of, tracer.env) for nodes, of in zip(made, ends)]
+    names, numbers = _defined(parts)
+    return list(several(tracer.builder.aten(rounds.BRANCH, "", (*names, holds.node, tuple(others), numbers),
+                                            tuple(types))))
+
+
+def require_no_more(made: list[Node]) -> None:
+    """Raises Refused unless what was traced may be left out, as nothing of it is read."""
+    mark_checked(made)
+    if any(n.impure for n in made):
+        raise Refused("does more than to compute")
+    if any(n.attrs.get(CHECKED) for n in made):
+        raise Refused("may raise for what nobody reads")
+
+
 def _round(made: list[Node], starts: list[Node], ends: list[Node], env: ShapeEnv) -> tuple:
     """(the name of a round from ``starts`` to ``ends``, the other nodes that it reads, its integers)"""
+    others = _read(made, starts, ends)
+    (name,), numbers = _defined([_part(made, [*starts, *others], ends, env)])
+    return name, tuple(others), numbers
+
+
+def _read(made: list[Node], starts: list[Node], ends: list[Node]) -> list[Node]:
+    """The nodes from outside that lead to ``ends``, besides ``starts``."""
     if any(n.impure and n not in starts for n in made):
         raise Refused("does more than to compute")
     mark_checked(made)
-    inside, known = set(made), set(starts)
-    found = ancestors(ends, frozenset(starts))
     # What was there before is given to each round; constants are made anew.
-    others = [n for n in found if n not in known and (n.op == "input" or n not in inside) and not _is_constant(n)]
-    others.sort(key=lambda n: n.id)
+    inside, others, seen, queue = {n for n in made if n.op != "input"}, [], set(starts), list(ends)
+    while queue:
+        n = queue.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n in inside:
+            queue += n.inputs
+        elif not _is_constant(n):
+            others.append(n)
     if any(n.several for n in others):
         raise Refused("reads several results of one operation")
-    inputs = [*starts, *others]
+    return sorted(others, key=lambda n: n.id)
+
+
+def _part(made: list[Node], inputs: list[Node], ends: list[Node], env: ShapeEnv) -> Graph:
+    """The graph from ``inputs`` to ``ends``."""
+    found = ancestors(ends, frozenset(inputs))
     part = Part(Graph([], sorted({*found, *inputs}, key=lambda n: n.id), [], env), inputs, ends)
     if any(n.attrs.get(CHECKED) and n not in part.needed for n in made):
         raise Refused("may raise for what nobody reads")
     graph = part.run()
-    types = [t for n in graph.nodes for t in n.types if t is not None]
-    if not all(backend(t.device).host for t in types):
-        raise Refused("is not computed on the CPU")
-    held = ([n.attrs for n in graph.nodes], [(t.shape, t.strides) for t in types])
-    symbols = {a.name: of_atom(a) for d in of_kind(Dim, held) for a in symbols_of(d)}
-    integers = unbound_symbols(graph)
-    name = rounds.define(graph, compile_python(graph), integers)
-    return name, tuple(others), tuple([symbols[n] for n in integers])
+    return graph
+
+
+def _defined(graphs: list[Graph]) -> tuple[list[rounds.RoundName], tuple[IntExpr, ...]]:
+    """(names for what the graphs compute, the integers that they take together)"""
+    symbols: dict[str, IntExpr] = {}
+    for graph in graphs:
+        held = ([n.attrs for n in graph.nodes], [(t.shape, t.strides) for n in graph.nodes for t in n.types if t])
+        symbols |= {a.name: of_atom(a) for d in of_kind(Dim, held) for a in symbols_of(d)}
+    wanted = [unbound_symbols(graph) for graph in graphs]
+    integers = list(dict.fromkeys([n for of in wanted for n in of]))
+    names = [rounds.define(graph, compile_python(graph), of, integers) for graph, of in zip(graphs, wanted)]
+    return names, tuple([symbols[n] for n in integers])
 
 
 def _is_constant(n: Node) -> bool:
@@ -131,5 +186,5 @@ def _is_constant(n: Node) -> bool:
 
 def names_in(graph: Graph) -> list[rounds.RoundName]:
     """The rounds that a graph calls and that are not compiled yet."""
-    return [n.attrs["args"][0] for n in graph.nodes if n.op == "aten_call"
-            and n.attrs["target"] in (rounds.LOOP, rounds.SCAN) and not n.attrs["args"][0].compiled]
+    calls = [n for n in graph.nodes if n.op == "aten_call" and n.attrs["target"] in _NAMING]
+    return [a for n in calls for a in n.attrs["args"] if isinstance(a, rounds.RoundName) and not a.compiled]

@@ -70,6 +70,7 @@ class Tracer:
         needs_grad: whether eager would have recorded any of the operations for autograd.
         made_leaves: the bases of tensors that the program made to require grad; None for one that is a constant.
         regions: of inputs that share memory (memory.Region).
+        either: bases of which one may be the memory of another, as the way decides that the program takes.
         places: (origin of an input, its offset in its storage) of those inputs where the program relies on it.
         decompose: False records operations whole, as library calls, where they have more than one step: the graph then
             gives eager's results bit for bit.
@@ -94,6 +95,7 @@ class Tracer:
         self.autocast = autocast.enabled()
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
+        self.either: tuple[Base, ...] = ()
         self.depth = 0  # of calls inside calls
         # From whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see
         # foreign.py.
@@ -596,6 +598,9 @@ class Tracer:
         if inplace and (base.version < self.captured_before or self.captured_before and came):
             raise Unsupported("a tensor from outside of a gradient of torch.func is changed in it, which eager refuses",
                               "clone() it", kind="functorch")
+        if base in self.either:
+            raise Unsupported("a tensor is changed that may be another one, as a branch on values decides",
+                              "clone() it", kind="overlapping-memory")
         # Eager allows some; they change elements that the view does not show, or one element several times.
         if (any(map(overlaps_itself, (target.type, base.type))) or target.chain
             and may_overlap_itself(target.type) or base.input is not None and may_overlap_itself(base.type)):

@@ -14,6 +14,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...graph import gradient_layout
 from ...graph.functions import FunctionTrace
+from ..speculation import reachable
 from ..states import grad_mode
 from ..states.grad_mode import GRAD_MODE
 from ..tables import on_call, on_function
@@ -193,7 +194,7 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
     if method == "vjp" and known.backward is not torch.autograd.Function.backward:
         raise _break("with a backward and a vjp")
     code = getattr(getattr(known, method), "__code__", None)
-    before = _reachable([ctx, cls, *given])
+    before = reachable([ctx, cls, *given])
     done, mark = len(s.effects.log), s.journal.checkpoint()
     calls = s.states.uses[GRAD_MODE]
     try:
@@ -211,23 +212,3 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
         raise _break("whose backward changes objects that were there before")
     second = "once" if code is _ONCE else "traced" if s.states.uses[GRAD_MODE] == calls else None
     return result.several(s), second
-
-
-def _reachable(values: list[Value]) -> set:
-    """Identities of the values, and of the Python containers in them, that can be got at from some values."""
-    seen: set = set()
-    stack = list(values)
-    while stack:
-        v = stack.pop()
-        if id(v) in seen:
-            continue
-        if isinstance(v, Value):
-            stack.extend(vars(v).values())
-        elif isinstance(v, dict):
-            stack.extend(v.values())
-        elif isinstance(v, (list, tuple)):
-            stack.extend(v)
-        else:
-            continue
-        seen.add(id(v))
-    return seen

@@ -16,11 +16,11 @@ from torch.utils.hooks import RemovableHandle
 from ...errors import NeedsEager, Unsupported
 from ...graph.functions import FunctionTrace
 from ...graph.ir import same_ints
+from ..speculation import reachable
 from ..states import grad_mode
 from ..states.grad_mode import GRAD_MODE
 from ..tables import on_tensor_method
 from ..values.base import Raised, Value
-from .autograd_functions import _reachable
 
 if TYPE_CHECKING:
     from ...graph.handles import TensorHandle
@@ -75,7 +75,7 @@ def register_hook(s: Session, tensor: TensorValue, args: list[Value], kwargs: di
 
 def _followed(s: Session, hook: Value, gradient: Value) -> tuple[TensorHandle | None, str | None]:
     """-> what the hook gives for a gradient, or None, and how that can be differentiated (``graph.functions``)."""
-    before = _reachable([hook])
+    before = reachable([hook])
     done, mark = len(s.effects.log), s.journal.checkpoint()
     calls = s.states.uses[GRAD_MODE]
     try:

@@ -18,6 +18,7 @@ from ...graph import rounds
 from ...graph.dims import equal
 from ...graph.handles import next_version
 from ...torch_private import pytree
+from ..both_ways import on_host
 from ..values import batched
 from ..values.containers import TupleValue
 
@@ -152,7 +153,7 @@ def _pred(s: Session, cond: Value, carried: list[Value]) -> Value:
     pred = cond.call(s, carried, {})
     if not s.inline(s.wrap_raw(_is_truth), [pred], {}).truth(s):
         raise rounds.Refused("is made or not by what is no tensor")
-    return s.inline(s.wrap_raw(_truth), [pred], {})
+    return on_host(s, s.inline(s.wrap_raw(_truth), [pred], {}))
 
 
 def _written(s: Session) -> int:

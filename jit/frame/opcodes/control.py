@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from ...errors import Unsupported
+from .. import both_ways
 from ..assumptions import truth_at
 from ..cpython import ITERATOR_SLOTS
 from ..executor import NULL, Returned, Yielded, op
@@ -34,12 +36,22 @@ def truth(f: Frame, i: Instr, value: Value) -> bool:
 
 @op("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(f: Frame, i: Instr) -> int | None:
-    return i.target if truth(f, i, f.pop()) else None
+    return _jump(f, i, True)
 
 
 @op("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(f: Frame, i: Instr) -> int | None:
-    return None if truth(f, i, f.pop()) else i.target
+    return _jump(f, i, False)
+
+
+def _jump(f: Frame, i: Instr, wanted: bool) -> int | None:
+    value = f.pop()
+    try:
+        return i.target if truth(f, i, value) is wanted else None
+    except Unsupported as refusal:
+        if not (value.is_tensor or value.is_read) or not refusal.kind.startswith("data-dependent"):
+            raise
+        return both_ways.followed(f, i, value, wanted, refusal)
 
 
 @op("POP_JUMP_IF_NONE")

@@ -193,8 +193,7 @@ class TensorValue(Value):
         number = first_reads.needed(s, self, "__bool__")
         if number is not None:
             return number.truth(s)
-        raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch",
-                          hint="use torch.where, or move the branch out of the compiled function")
+        raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch")
 
     def length(self, s: Session) -> int:
         if s.asker.concerns([self], {}):

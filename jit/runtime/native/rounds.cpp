@@ -1,5 +1,6 @@
-// Loops as operators that a graph calls: each round is a plan, which gives what is carried on, and whether there is
-// another round or what is to be put together. No Python runs in between.
+// Loops and branches as operators that a graph calls: each round, and each way of a branch, is a plan. That of a round
+// gives what is carried on, and whether there is another round or what is to be put together. No Python runs in
+// between.
 #include <ATen/ops/clone.h>
 #include <ATen/ops/stack.h>
 #include <torch/csrc/Exceptions.h>
@@ -33,7 +34,7 @@ struct WithGil {
 
 bool truth(const Tensor& more) {
   TORCH_CHECK(more.is_cpu() && more.scalar_type() == at::kBool && more.numel() == 1,
-              "jit: whether a loop goes on is one bool on the CPU");
+              "jit: which way a program goes is one bool on the CPU");
   return *static_cast<const bool*>(more.const_data_ptr());
 }
 
@@ -124,8 +125,8 @@ std::vector<Tensor> owned(const std::vector<Tensor>& found, size_t n, at::Tensor
   return results;
 }
 
-std::vector<Tensor> run_loop(std::string name, const Tensor& more, at::TensorList carried, at::TensorList others,
-                             at::IntArrayRef numbers) {
+std::vector<Tensor> run_loop(std::string name, bool own, const Tensor& more, at::TensorList carried,
+                             at::TensorList others, at::IntArrayRef numbers) {
   const size_t n = carried.size();
   std::vector<Tensor> given(carried.begin(), carried.end()), next;
   given.insert(given.end(), others.begin(), others.end());
@@ -137,7 +138,17 @@ std::vector<Tensor> run_loop(std::string name, const Tensor& more, at::TensorLis
       for (size_t k = 0; k < n; ++k) std::swap(given[k], next[k]);
     } while (truth(next[n]));
   }
-  return owned(given, n, carried, {}, others);
+  given.resize(n);
+  return own ? owned(given, n, carried, {}, others) : given;
+}
+
+// The results of the way that is taken, which may be tensors that were given.
+std::vector<Tensor> run_branch(std::string yes, std::string no, const Tensor& holds, at::TensorList others,
+                               at::IntArrayRef numbers) {
+  std::vector<Tensor> given(others.begin(), others.end()), results;
+  Rounds way(truth(holds) ? yes : no, numbers);
+  way(given, results);
+  return results;
 }
 
 std::vector<Tensor> run_scan(std::string name, bool reverse, at::TensorList carried, at::TensorList xs,
@@ -178,18 +189,21 @@ PyObject* py_define_round(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {
     {"define_round", Entry<py_define_round>::call, METH_VARARGS,
-     "define_round(name, callable, positions): what jit::run_loop and jit::run_scan call in each round, a plan or a "
-     "function: with what is carried, in a scan the parts of this step, the other tensors, and those of the loop's "
-     "integers. It returns what is carried on, and whether there is another round, or the step's results."},
+     "define_round(name, callable, positions): what jit::run_loop and jit::run_scan call in each round, or "
+     "jit::run_branch for one of its ways, a plan or a function: with what is carried, in a scan the parts of this "
+     "step, the other tensors, and those of the integers. It returns what is carried on, and whether there is another "
+     "round, or the step's results; of a way its results."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(jit, m) {
-  m.def("run_loop(str round, Tensor more, Tensor[] carried, Tensor[] others, int[] numbers) -> Tensor[]");
+  m.def("run_loop(str round, bool own, Tensor more, Tensor[] carried, Tensor[] others, int[] numbers) -> Tensor[]");
+  m.def("run_branch(str yes, str no, Tensor holds, Tensor[] others, int[] numbers) -> Tensor[]");
   m.def("run_scan(str round, bool reverse, Tensor[] carried, Tensor[] xs, Tensor[] others, int[] numbers) -> Tensor[]");
   m.impl("run_loop", c10::DispatchKey::CompositeExplicitAutograd, run_loop);
+  m.impl("run_branch", c10::DispatchKey::CompositeExplicitAutograd, run_branch);
   m.impl("run_scan", c10::DispatchKey::CompositeExplicitAutograd, run_scan);
 }
 
