@@ -278,10 +278,11 @@ def measured(args, rows_, names):
         finally:
             gpus.put(gpu)
 
-    # Side by side the libraries' rows, which take longest, come first, so that none is left to run alone.
-    order = list(rows_) if args.jobs == 1 else list(reversed(rows_))
+    order = [(n, c) for n in rows_ for c in names]
+    if args.jobs > 1:  # the libraries' rows, which take longest, come first, so that none is left to run alone
+        order.sort(key=lambda pair: (names.index(pair[1]), -list(rows_).index(pair[0])))
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(figures, n, c) for n in order for c in names]):
+        for done in concurrent.futures.as_completed([pool.submit(figures, *pair) for pair in order]):
             yield done.result()
 
 

@@ -365,6 +365,27 @@ def counts(x):
     return y
 
 
+def test_a_variable_that_both_ways_delete():
+    def fn(x):
+        y = z = x + 1
+        if x.sum() > 0:
+            y = y * 2
+            del z
+        else:
+            y = y - 1
+            del z
+        try:
+            return y, z
+        except UnboundLocalError:
+            return y, None
+
+    compiled = jit.compile(fn)
+    for x in INPUTS:
+        (ours, none), (theirs, _) = compiled(x), fn(x)
+        same(ours, theirs)
+        assert none is None
+
+
 def test_effects_of_one_way():
     compiled = jit.compile(counts)
     Counter.calls = 0

@@ -226,3 +226,20 @@ def test_results_have_not_the_class_of_the_predicate(predicate):
         found = fn(x)
         assert type(found) is torch.Tensor
         torch.testing.assert_close(found, torch.sin(V) if predicate(x) else torch.cos(V))
+
+
+@pytest.mark.parametrize("change", [{"init": 1}, {"init": ()}, {"reverse": 1}, {"reverse": "x"}, {"xs": [1.0, 2.0]},
+                                    {"dim": 5}, {"dim": "0"}, {"combine_fn": 3}, {"xs": torch.ones(0, 3)}])
+def test_what_scan_refuses_raises_its_error(change):
+    given = {"combine_fn": lambda c, x: (c + x, c * x), "init": torch.zeros(4), "xs": X, "dim": 0, "reverse": False}
+    given |= change
+
+    def fn():
+        return scan(**given)
+
+    raised = []
+    for run in (fn, jit.compile(fn)):
+        with pytest.raises(Exception) as error:
+            run()
+        raised.append((type(error.value), str(error.value)))
+    assert raised[0] == raised[1]

@@ -123,7 +123,8 @@ def _both(f: Frame, holds: Value, starts: tuple[int, int]) -> int | Value:
     if join == len(f.instructions):
         return found(result)
     f.stack = [found(v) for v in stack]
-    f.locals = {**before.locals, **{n: found(v) for n, v in variables.items()}}
+    there = {n: v for n, v in before.locals.items() if all(n in way.locals for way in ways)}
+    f.locals = {**there, **{n: found(v) for n, v in variables.items()}}
     return join
 
 

@@ -140,8 +140,12 @@ def _scanned(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
     return plain, own, leaves[0].shape[dim] if plain else 0, tuple(leaves)
 
 
-def _takes(combine_fn, *args, **kwargs):
-    return callable(combine_fn)
+def _takes(combine_fn, init, xs, *, dim=0, reverse=False):
+    """Whether ``scan`` takes these."""
+    carried, leaves = pytree.tree_leaves(init), pytree.tree_leaves(xs)
+    return (callable(combine_fn) and isinstance(dim, int) and isinstance(reverse, bool) and len(carried) > 0
+            and all([isinstance(x, torch.Tensor) for x in [*carried, *leaves]])
+            and all([-x.dim() <= dim < x.dim() and x.shape[dim] > 0 for x in leaves]))
 
 
 def _few_tensors(xs, dim=0):
