@@ -211,8 +211,11 @@ class Dynamic:
             return False
         if source not in self.integers:
             self.tried.new.add(source)
-        if self.integers.setdefault(source, value) != value:
+        seen = self.integers.setdefault(source, value)
+        if seen is not None and seen != value:
             self.integers[source] = None
+            if self.mode is None:
+                self.tried.varies(source)
         if type(source) is Item and source.of in self.long:  # once one has changed, any of them will
             if self.integers[source] is None:
                 self.mixed.add(source.of)
