@@ -306,6 +306,16 @@ def test_attributes_of_a_module_that_change_one_after_another():
     assert most() <= 3
 
 
+def test_integers_that_change_once_sizes_have():
+    """In what goes on after a break, they are tried together with the sizes."""
+    def fn(x, sizes):
+        x = breaks(x)
+        return x * sizes[0][0], x.new_zeros(sizes[1])
+
+    check(fn, [(torch.randn(n), ((h,), (w, 3)))
+               for n, h, w in ((4, 7, 9), (5, 7, 9), (6, 7, 9), (5, 8, 9), (4, 8, 9), (4, 8, 10), (7, 9, 11))], 2)
+
+
 def test_an_integer_beside_others_that_is_needed_as_a_number():
     """It is tried, and compiled for as before: for two, then it is read by a break."""
     def fn(x, settings):

@@ -196,7 +196,8 @@ class Dynamic:
 
     def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
-        changed = self.is_symbol(source, value) or self.mode is None and self.tried.integer(source, value, env)
+        changed = self.is_symbol(source, value)
+        changed = changed or self.mode is None and self.tried.integer(source, value, env, self.inner)
         if value < 0:
             self.negative.add(source)
         if not changed or abs(value) >= 1 << 62:

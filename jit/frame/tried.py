@@ -5,14 +5,15 @@ prompt and then one word at a time, brings inputs that no other kind has, and wo
 sizes, and for any. Once a function was called with different sizes, whatever inputs it has not had before have symbols
 for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
 inputs have: it has many callers, which pass this and that. So has an integer that no earlier capture had read, if it is
-the same as a size that is a symbol: it says how much data there is. So have integers beside others that changed, in one
-tuple, list or dict, as the height of an image beside its width; of an object's attributes, and of a function's
-arguments, once two of them have. In front of a layer that goes over sequences the
-first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
-itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained:
-it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change. The sizes
-of what a module has learnt are its own, and stay numbers until one has changed: with symbols for these, each size that
-follows from them, as through a stack of convolutions, would be an expression in hundreds of symbols.
+the same as a size that is a symbol: it says how much data there is; and so has each in the lists, tuples and dicts that
+a function in the middle of the program is given. Integers are also tried beside others that have changed: in one list,
+tuple or dict, as the height of an image is beside its width, and among the attributes of an object and the arguments of
+a function, once two of them have. In front of a layer that goes over sequences the first call has symbols: it takes a
+sequence of any length as it is, and most calls bring another one. Where the program itself holds such a symbol to a
+number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken for that number, and
+the capture begins anew. So nothing is a symbol that is not free to change. The sizes of what a module has learnt are
+its own, and stay numbers until one has changed: with symbols for these, each size that follows from them, as through a
+stack of convolutions, would be an expression in hundreds of symbols.
 """
 
 from __future__ import annotations
@@ -77,14 +78,16 @@ class Tried:
         self.here.update((source, d) for d in wanted)
         return wanted
 
-    def integer(self, source: Source | None, value: int, env: ShapeEnv) -> bool:
-        """Whether to try an integer."""
+    def integer(self, source: Source | None, value: int, env: ShapeEnv, inner: bool | str = False) -> bool:
+        """Whether to try an integer; ``inner``: in a function that the program is in the middle of."""
         place = (source, "int")
         if source is None or self.attempts >= ATTEMPTS or place in self.numbers:
             return False
+        given = bool(inner) and type(source) is Item and isinstance(_holder(source), Local)
+        self.passed |= given and not self.vary
         is_size = (self.vary and source in self.new and not source.watched
                    and any(hint(size) == value for size in env.symbols.values()))
-        if not is_size and not self.is_beside(source):
+        if not is_size and not (given and self.vary) and not self.is_beside(source):
             return False
         self.here.add(place)
         return True
