@@ -155,9 +155,13 @@ class Dynamic:
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
-        goes on after a break in a loop comes to all of them, and holds for any from its second capture on."""
-        most = 1 if self.resumed is True else MAX_POSITIONS
-        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, most)
+        goes on after a break in a loop comes to all of them, and holds for any once another one has come, or sizes are
+        known to vary."""
+        if self.resumed is not True:
+            return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
+        seen = self.positions.setdefault(source, set())
+        seen.add(position)
+        return not (self.stepwise or self.tried.vary or self.few_left) and len(seen) == 1
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
