@@ -316,6 +316,20 @@ def test_integers_that_change_once_sizes_have():
                for n, h, w in ((4, 7, 9), (5, 7, 9), (6, 7, 9), (5, 8, 9), (4, 8, 9), (4, 8, 10), (7, 9, 11))], 2)
 
 
+def test_a_loop_over_results_whose_sizes_depend_on_data():
+    """What goes on behind such a result is captured for any size, and any position of the loop, at once."""
+    def fn(levels, shape):
+        found = []
+        for x in levels:
+            kept = x[x > 0]
+            found.append((kept.topk(min(5, kept.size(0)))[0] * shape[0] + shape[1]).clamp(max=100))
+        return torch.cat(found)
+
+    generator = torch.Generator().manual_seed(0)
+    check(fn, [([torch.randn(n + i, generator=generator) for n in (30, 20, 12)], (2 + i % 3, 3 + i % 4))
+               for i in range(12)], 2)
+
+
 def test_an_integer_beside_others_that_is_needed_as_a_number():
     """It is tried, and compiled for as before: for two, then it is read by a break."""
     def fn(x, settings):
