@@ -8,7 +8,7 @@ resumed.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NeedsEager, Unsupported
 from ..runtime import native

@@ -3,8 +3,9 @@
 A library call without a type rule is made on tensors without data to learn what it gives (``aten.types_by_probe``).
 With symbolic sizes it is made at a few more, which are unrelated to each other, or keep their order where they have to,
 and each size and stride of a result has to be a number, a size of an argument, a number of elements, or such a one
-scaled and shifted by constants, at all. Where one is not, the caller specialises the sizes. What is found is no proof: the plan compares the sizes that a call
-gives with those that were predicted, and a difference leaves that call to eager, before anything was changed.
+scaled and shifted by constants, at all. Where one is not, the caller specialises the sizes. What is found is no proof:
+the plan compares the sizes that a call gives with those that were predicted, and a difference leaves that call to
+eager, before anything was changed.
 """
 
 from __future__ import annotations
