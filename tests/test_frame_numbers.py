@@ -283,3 +283,17 @@ def test_small_integers_are_one_object():
     jit.reset()
     f = make()
     assert jit.compile(f, backend="eager", dynamic=True)(VECTOR, 2, 1)[1:] == f(VECTOR, 2, 1)[1:]
+
+
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.int32])
+def test_tensors_filled_with_a_float_that_changes(dtype, backend):
+    x = torch.arange(6).reshape(2, 3).t().to(dtype)
+
+    def f(x, k):
+        return (x.new_full((2, 3), k), torch.full_like(x, k), torch.full((3,), k, dtype=x.dtype), x.new_tensor(k),
+                torch.scalar_tensor(k, dtype=x.dtype), x.new_tensor([k, 1.0]), torch.full((2,), k))
+
+    steady = dtype.is_floating_point and dtype is not torch.float16  # into others, not every number goes
+    few(f, [(x, k) for k in FLOATS[:7]], 2 if steady else 7, backend)
+    few(lambda x, k: torch.full_like(x, k), [(x, k) for k in FLOATS], 2 if steady else 10, backend, False)

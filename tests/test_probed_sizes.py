@@ -133,3 +133,15 @@ def test_what_a_cached_function_gives_is_one_object():
         for n in (4, 5, 6, 6, 5):
             results.append(fn(torch.ones(n, 3)))
     assert all(map(torch.equal, ours, theirs))
+
+
+def test_sizes_of_which_one_has_to_be_larger():
+    def check(fn):
+        compiled, before = jit.compile(fn), jit.compile_count()
+        for n in range(6, 14):
+            x = torch.randn(n)
+            torch.testing.assert_close(compiled(x, n - 2), fn(x, n - 2))
+        assert jit.compile_count() - before == 2
+
+    check(lambda x, k: x.topk(k)[0] * 2)
+    check(lambda x, k: x.topk(k)[1] + 1 if k <= x.size(0) else x)

@@ -232,3 +232,109 @@ def test_writes_of_any_length_into_an_argument():
         x, y, v = torch.zeros(3, 6), torch.zeros(3, 6), torch.randn(3, 6)
         torch.testing.assert_close(compiled(x, v, at, n), f(y, v, at, n))
         assert torch.equal(x, y)
+
+
+# Of these one changes after another.
+HEIGHTS = [160, 160, 160, 176, 176, 176, 192, 192, 192, 208, 208, 208]
+WIDTHS = [200, 181, 166, 200, 200, 181, 166, 150, 149, 200, 201, 202]
+DEPTHS = [3, 3, 3, 3, 4, 5, 6, 7, 7, 7, 9, 9]
+
+
+def breaks(x):
+    return x if x.sum() > 1e9 else x + 1
+
+
+class Sizes:
+    def __init__(self, h, w, d):
+        self.h, self.w, self.d = h, w, d
+
+
+def of_tuples(x, sizes):
+    (h, w), (h2, w2) = sizes
+    return breaks(x) * h / w + h2 * w2
+
+
+def behind_a_break(x, sizes):
+    x = breaks(x)
+    (h, w), (h2, w2) = sizes
+    return x * h / w + h2 * w2
+
+
+def behind_two_breaks(x, sizes):
+    x = breaks(breaks(x) * sizes[0][0])
+    return x + sizes[1][1], x.new_zeros(sizes[1]), x.expand(sizes[0][1], 4)
+
+
+def of_a_list(x, sizes):
+    x = breaks(x)
+    return [x * h + w for h, w in sizes]
+
+
+def of_dicts(x, settings):
+    x = breaks(x)
+    return x * settings["image"]["h"] + settings["image"]["w"] * settings["d"]
+
+
+def of_an_object(x, settings):
+    x = breaks(x)
+    return x * settings.h + settings.w * settings.d
+
+
+@pytest.mark.parametrize("fn, make", [
+    (of_tuples, lambda h, w, d: [(h, w), (w, d)]), (behind_a_break, lambda h, w, d: [(h, w), (w, d)]),
+    (behind_two_breaks, lambda h, w, d: [(h, w), (w, d)]), (of_a_list, lambda h, w, d: [(h, w), (w, d)] * (3 + d % 4)),
+    (of_dicts, lambda h, w, d: {"image": {"h": h, "w": w}, "d": d}), (of_an_object, Sizes)])
+def test_integers_that_change_one_after_another(fn, make):
+    check(fn, [(torch.randn(4), make(*numbers)) for numbers in zip(HEIGHTS, WIDTHS, DEPTHS)],
+          3 if fn in (of_a_list, of_an_object) else 2)
+
+
+def test_arguments_that_change_one_after_another():
+    check(lambda x, h, w, d: x * h + w * d, [(torch.randn(4), *n) for n in zip(HEIGHTS, WIDTHS, DEPTHS)], 3)
+
+
+def test_attributes_of_a_module_that_change_one_after_another():
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return breaks(x) * self.h + self.w * self.d
+
+    model = Scaled()
+    compiled = jit.compile(model)
+    for model.h, model.w, model.d in zip(HEIGHTS, WIDTHS, DEPTHS):
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert most() <= 3
+
+
+def test_integers_that_change_once_sizes_have():
+    """In what goes on after a break, they are tried together with the sizes."""
+    def fn(x, sizes):
+        x = breaks(x)
+        return x * sizes[0][0], x.new_zeros(sizes[1])
+
+    check(fn, [(torch.randn(n), ((h,), (w, 3)))
+               for n, h, w in ((4, 7, 9), (5, 7, 9), (6, 7, 9), (5, 8, 9), (4, 8, 9), (4, 8, 10), (7, 9, 11))], 2)
+
+
+def test_a_loop_over_results_whose_sizes_depend_on_data():
+    """What goes on behind such a result is captured for any size, and any position of the loop, at once."""
+    def fn(levels, shape):
+        found = []
+        for x in levels:
+            kept = x[x > 0]
+            found.append((kept.topk(min(5, kept.size(0)))[0] * shape[0] + shape[1]).clamp(max=100))
+        return torch.cat(found)
+
+    generator = torch.Generator().manual_seed(0)
+    check(fn, [([torch.randn(n + i, generator=generator) for n in (30, 20, 12)], (2 + i % 3, 3 + i % 4))
+               for i in range(12)], 2)
+
+
+def test_an_integer_beside_others_that_is_needed_as_a_number():
+    """It is tried, and compiled for as before: for two, then it is read by a break."""
+    def fn(x, settings):
+        dim, n = settings
+        return x.sum(dim) * n, [x + i for i in range(dim)]
+
+    compiled = check(fn, [(torch.randn(3, 4, 5), (1, n)) for n in range(2, 9)], 2)
+    check(fn, [(torch.randn(3, 4, 5), (dim, 3)) for dim in (0, 1, 2, 1, 0)], 4, compiled)

@@ -8,7 +8,7 @@ resumed.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NeedsEager, Unsupported
 from ..runtime import native
@@ -127,8 +127,10 @@ class BreakCode:
 
     goes_on = True
 
-    def __init__(self, session: Session, settings: Settings, chain: list[Broken], go_on: object = None) -> None:
+    def __init__(self, session: Session, settings: Settings, chain: list[Broken], go_on: object = None,
+                 sizes_vary: bool = False) -> None:
         self.session, self.settings, self.chain, self.go_on = session, settings, chain, go_on
+        self.sizes_vary = sizes_vary
         self.learner = learner_of(settings, chain[-1])
         self.rest = rest_of(chain)
         self.frames = [self.break_frame(k, broken) for k, broken in enumerate(chain)]
@@ -271,11 +273,17 @@ class BreakCode:
         broken = self.chain[k]
         frame, fn = broken.frame, broken.frame.fn
         if resume.freevars and self.makes_closure(frame):
-            asm.load_const(self.settings.resume_with_cells(Resumed.of(fn, False), resume, True))
+            self.push_resumed(asm, self.settings.resume_with_cells(Resumed.of(fn, False), resume, True))
             for name in resume.freevars:
                 asm.load_fast(f".c{k}.{name}")
         else:
-            asm.load_const(self.settings.resume_function(Resumed.of(fn, bool(resume.freevars)), resume, True))
+            self.push_resumed(asm, self.settings.resume_function(Resumed.of(fn, bool(resume.freevars)), resume, True))
+
+    def push_resumed(self, asm: Assembler, resumed: Any) -> None:
+        """What goes on: where a result's size depends on the data, it is told that sizes vary."""
+        if self.sizes_vary:
+            resumed.on_miss.sizes_vary()
+        asm.load_const(resumed)
 
     def push_chain(self, asm: Assembler, resumes: list[Resume]) -> None:
         """One function for all frames, the innermost first."""
@@ -292,11 +300,11 @@ class BreakCode:
             parts.append(part if parts else (*part[:3], None))
             cells += [self.frames[0].locals[name] for name in closures]
         if len(parts) > 1:
-            asm.load_const(self.settings.resume_chain(*parts))
+            self.push_resumed(asm, self.settings.resume_chain(*parts))
         else:
             ((fn, resume, closure, _),) = parts
             made = self.settings.resume_with_cells if closure else self.settings.resume_function
-            asm.load_const(made(fn, resume, True))
+            self.push_resumed(asm, made(fn, resume, True))
         for name in cells:
             asm.load_fast(name)
 

@@ -391,7 +391,7 @@ class Capture:
             innermost.frame.stack = list(innermost.stack)
             code = None
             try:
-                code = BreakCode(s, self.settings, chain, self.continuation())
+                code = BreakCode(s, self.settings, chain, self.continuation(), error.kind == "data-dependent-shape")
                 code.check()
                 return self.assemble(code)
             except NeedsEager:

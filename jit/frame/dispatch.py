@@ -255,6 +255,10 @@ class Missed:
         self.dynamic = Dynamic(settings.dynamic, resumed, settings.fullgraph)
         self.dynamic.told = settings.told
 
+    def sizes_vary(self) -> None:
+        """Sizes are known to vary before it is called again: they depend on data."""
+        self.dynamic.tried.vary |= self.settings.dynamic is None
+
     def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up or self.limits.is_full(values):
             return None

@@ -155,9 +155,13 @@ class Dynamic:
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
-        goes on after a break in a loop comes to all of them, and holds for any from its second capture on."""
-        most = 1 if self.resumed is True else MAX_POSITIONS
-        return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, most)
+        goes on after a break in a loop comes to all of them, and holds for any once another one has come, or sizes are
+        known to vary."""
+        if self.resumed is not True:
+            return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
+        seen = self.positions.setdefault(source, set())
+        seen.add(position)
+        return not (self.stepwise or self.tried.vary or self.few_left) and len(seen) == 1
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.
@@ -196,7 +200,8 @@ class Dynamic:
 
     def integer(self, env: ShapeEnv, origins: dict, source: Source, value: int) -> Dim | None:
         """A symbol for an integer from outside, recorded in ``origins``, or None where it is a constant."""
-        changed = self.is_symbol(source, value) or self.mode is None and self.tried.integer(source, value, env)
+        changed = self.is_symbol(source, value)
+        changed = changed or self.mode is None and self.tried.integer(source, value, env, self.inner)
         if value < 0:
             self.negative.add(source)
         if not changed or abs(value) >= 1 << 62:
@@ -211,8 +216,11 @@ class Dynamic:
             return False
         if source not in self.integers:
             self.tried.new.add(source)
-        if self.integers.setdefault(source, value) != value:
+        seen = self.integers.setdefault(source, value)
+        if seen is not None and seen != value:
             self.integers[source] = None
+            if self.mode is None:
+                self.tried.varies(source)
         if type(source) is Item and source.of in self.long:  # once one has changed, any of them will
             if self.integers[source] is None:
                 self.mixed.add(source.of)

@@ -5,12 +5,15 @@ prompt and then one word at a time, brings inputs that no other kind has, and wo
 sizes, and for any. Once a function was called with different sizes, whatever inputs it has not had before have symbols
 for their sizes at once, and in a function that the program is in the middle of, as what goes on after a break, all its
 inputs have: it has many callers, which pass this and that. So has an integer that no earlier capture had read, if it is
-the same as a size that is a symbol: it says how much data there is. In front of a layer that goes over sequences the
-first call has them: it takes a sequence of any length as it is, and most calls bring another one. Where the program
-itself holds such a symbol to a number, as a weight does with the width of what is multiplied by it, nothing is gained:
-it is taken for that number, and the capture begins anew. So nothing is a symbol that is not free to change. The sizes
-of what a module has learnt are its own, and stay numbers until one has changed: with symbols for these, each size that
-follows from them, as through a stack of convolutions, would be an expression in hundreds of symbols.
+the same as a size that is a symbol: it says how much data there is; and so has each in the lists, tuples and dicts that
+a function in the middle of the program is given. Integers are also tried beside others that have changed: in one list,
+tuple or dict, as the height of an image is beside its width, and among the attributes of an object and the arguments of
+a function, once two of them have. In front of a layer that goes over sequences the first call has symbols: it takes a
+sequence of any length as it is, and most calls bring another one. Where the program itself holds such a symbol to a
+number, as a weight does with the width of what is multiplied by it, nothing is gained: it is taken for that number, and
+the capture begins anew. So nothing is a symbol that is not free to change. The sizes of what a module has learnt are
+its own, and stay numbers until one has changed: with symbols for these, each size that follows from them, as through a
+stack of convolutions, would be an expression in hundreds of symbols.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import torch
 from ..graph.dims import Symbol, free_symbols, hint
 from ..graph.op_info import op_info
 from .assumptions import Reconsider
-from .source import DictAttr, Source
+from .source import DictAttr, GetAttr, Item, Local, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +48,8 @@ class Tried:
         here: those that are tried in the present attempt.
         new: inputs and integers that no earlier capture had.
         passed: whether inputs have numbers for sizes in this attempt, which would be tried if ``vary``.
+        varied: what integers are in (``_holder``) -> those that have changed.
+        beside: (what they are in, how many would have to change) of integers that are numbers in this attempt.
     """
 
     def __init__(self) -> None:
@@ -52,11 +57,13 @@ class Tried:
         self.numbers: set[tuple[Source, int | str]] = set()
         self.here: set[tuple[Source, int | str]] = set()
         self.new: set[Source] = set()
+        self.varied: dict[Source | None, set[Source]] = {}
+        self.beside: set[tuple[Source | None, int]] = set()
 
     def begin(self, again: bool) -> None:
         """An attempt at a capture begins; ``again``: not the first one."""
         self.attempts = self.attempts + 1 if again else 0
-        self.here, self.passed = set(), False
+        self.here, self.passed, self.beside = set(), False, set()
         if not again:
             self.new = set()
 
@@ -71,14 +78,38 @@ class Tried:
         self.here.update((source, d) for d in wanted)
         return wanted
 
-    def integer(self, source: Source | None, value: int, env: ShapeEnv) -> bool:
-        """Whether to try an integer."""
+    def integer(self, source: Source | None, value: int, env: ShapeEnv, inner: bool | str = False) -> bool:
+        """Whether to try an integer; ``inner``: in a function that the program is in the middle of."""
         place = (source, "int")
-        if (not self.vary or source not in self.new or source.watched or self.attempts >= ATTEMPTS
-            or place in self.numbers or all(hint(size) != value for size in env.symbols.values())):
+        if source is None or self.attempts >= ATTEMPTS or place in self.numbers:
+            return False
+        given = bool(inner) and type(source) is Item and isinstance(_holder(source), Local)
+        self.passed |= given and not self.vary
+        is_size = (self.vary and source in self.new and not source.watched
+                   and any(hint(size) == value for size in env.symbols.values()))
+        if not is_size and not (given and self.vary) and not self.is_beside(source):
             return False
         self.here.add(place)
         return True
+
+    def is_beside(self, source: Source) -> bool:
+        """Whether an integer is beside others that have changed."""
+        if not isinstance(source, _TOGETHER):
+            return False
+        holder, least = _holder(source), _least(source)
+        if len(self.varied.get(holder, ())) >= least:
+            return True
+        self.beside.add((holder, least))
+        return False
+
+    def varies(self, source: Source) -> None:
+        """An integer has changed. Raises Reconsider if others beside it came before it in this attempt."""
+        if isinstance(source, _TOGETHER):
+            holder = _holder(source)
+            varied = self.varied.setdefault(holder, set())
+            varied.add(source)
+            if (holder, len(varied)) in self.beside and self.attempts < ATTEMPTS:
+                raise Reconsider("")
 
     def changed(self) -> None:
         """The size of an input has changed. Raises Reconsider if others came before it in this attempt."""
@@ -109,6 +140,23 @@ class Tried:
         if held:
             self.numbers |= held
             raise Reconsider("")
+
+
+_TOGETHER = (Item, DictAttr, GetAttr, Local)
+
+
+def _holder(source: Source) -> Source | None:
+    """What an integer is in with others: a container, with all that is in it; an object; None of an argument."""
+    node = source.base
+    while type(node) is Item:
+        node = node.base
+    return node
+
+
+def _least(source: Source) -> int:
+    """How many integers beside an integer have to change until it is tried. Among attributes and arguments there are
+    those that say how a function works."""
+    return 1 if type(source) is Item and not source.watched else 2
 
 
 def is_weight(source: Source, tensor: torch.Tensor) -> bool:

@@ -95,6 +95,8 @@ class Varying:
         interpreter."""
         # What is a symbol was another number before.
         symbol = isinstance(key, tuple)
+        if symbol and key[1] == "int" and self.history is not None and (key[0], "int") in self.history.tried.here:
+            return  # none that has changed
         length = symbol and (key[1] == "size" or isinstance(key[0], src.Length))
         lengths = int(length or symbol and key[1] == "int" and self.history is not None and self.history.inner)
         if self.history is not None and not self.history.takes(key, value, lengths, loops=length):

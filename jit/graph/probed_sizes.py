@@ -1,14 +1,16 @@
 """The sizes of a call's results as functions of symbolic sizes, learned by making the call at several sizes.
 
 A library call without a type rule is made on tensors without data to learn what it gives (``aten.types_by_probe``).
-With symbolic sizes it is made at a few more, which are unrelated to each other, and each size and stride of a result
-has to be a number, a size of an argument, a number of elements, or such a one scaled and shifted by constants, at all.
-Where one is not, the caller specialises the sizes. What is found is no proof: the plan compares the sizes that a call
-gives with those that were predicted, and a difference leaves that call to eager, before anything was changed.
+With symbolic sizes it is made at a few more, which are unrelated to each other, or keep their order where they have to,
+and each size and stride of a result has to be a number, a size of an argument, a number of elements, or such a one
+scaled and shifted by constants, at all. Where one is not, the caller specialises the sizes. What is found is no proof:
+the plan compares the sizes that a call gives with those that were predicted, and a difference leaves that call to
+eager, before anything was changed.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable
 
@@ -46,9 +48,14 @@ def learned(values: list, run: Callable[[list], tuple]) -> tuple | None:
     env = next((env_of(d) for d in dims), None)
     if env is None or len(symbols) > len(_STEPS[0]) or any(s.hint is None for s in symbols.values()):
         return None
-    for together in (False, True):  # each size by itself, then those that are equal now as one
+    # Each size by itself, then those that are equal now as one; and these so that a larger one stays larger where the
+    # call, or what is known of them, asks for that.
+    for together, in_order in itertools.product((False, True), repeat=2):
         groups = _groups(list(symbols.values()), together)
-        samples = [_larger(groups, steps) for steps in ((0,) * len(groups), *_STEPS)]
+        if in_order:
+            groups.sort(key=lambda group: group[0].hint)
+        growing = [tuple(itertools.accumulate(steps)) if in_order else steps for steps in _STEPS]
+        samples = [_larger(groups, steps) for steps in ((0,) * len(groups), *growing)]
         if not all(_allowed(env, sample) for sample in samples):
             continue
         types = _agreeing(values, samples, run, _candidates(values, dims))

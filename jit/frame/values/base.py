@@ -281,6 +281,10 @@ class Value:
         """Of a text: what it is made of, as ``TensorText`` has it."""
         return (self.const(s),), ()
 
+    def behind(self, s: Session, text: Value) -> Value | None:
+        """``text + self`` where this is a text that is not known; None for all else."""
+        return None
+
     def escaped(self, s: Session) -> Value:
         """What ``ascii`` makes of a text."""
         return s.from_python(self.const(s).encode("ascii", "backslashreplace").decode())

@@ -200,7 +200,7 @@ class Constant(Value):
         if not issubclass(cls, (str, bytes)):
             return None
         if other.is_const():
-            return s.fold(op.fn, [self, other], {})
+            return cls is str and other.behind(s, self) or s.fold(op.fn, [self, other], {})
         if issubclass(other.pytype(s), str if cls is str else (bytes, bytearray, memoryview)):
             raise Unsupported(f"{self.describe()} + {other.describe()}", kind="operator")
         raise Raised(s.exception(TypeError(

@@ -4,7 +4,7 @@ effect log."""
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from .c_methods import METHODS, arity, refuse_arguments
 from .constant import Constant, is_leaf, repeat_count
 from .iterators import SequenceIterator
 from .objects import HashedAs, ObjectValue
+from .text import TensorText
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
     from ..source import Source
 
 
-SHOWN = {list: "[{}]", tuple: "({})", dict: "{{{}}}", set: "{{{}}}"}
+# What stands around the texts of elements.
+SHOWN = {list: "[]", tuple: "()", dict: "{}", set: "{}", torch.Size: ("torch.Size([", "])")}
+
+
+def text_in(s: Session, around: Sequence[str], elements: Sequence[Value], single: bool = False) -> Value:
+    """The texts of elements between two others; ``single``: a single one has a comma behind it."""
+    between = [part for text in elements for part in (Constant(", "), text)][1:]
+    return TensorText.join(s, [Constant(around[0]), *between, *[Constant(",")] * (single and len(elements) == 1),
+                               Constant(around[1])])
 
 
 class ContainerValue(ObjectValue):
@@ -86,11 +95,12 @@ class ContainerValue(ObjectValue):
             for name in (method, "__repr__"):
                 if self.user_special(s, name):
                     return super().text(s, name)
-        return Constant(self.plain_text(s)) if self.cls in SHOWN else Value.text(self, s, method)
+        return self.plain_text(s) if self.cls in SHOWN else Value.text(self, s, method)
 
-    def plain_text(self, s: Session) -> str:
+    def plain_text(self, s: Session) -> Value:
         """The text of one of a builtin class."""
-        return SHOWN[self.cls].format(", ".join(v.text(s, "__repr__").const(s) for v in self.items_list(s)))
+        shown = [v.text(s, "__repr__") for v in self.items_list(s)]
+        return text_in(s, SHOWN[self.cls], shown, single=self.cls is tuple)
 
     def attribute_names(self, s: Session) -> Value:
         return s.from_python(dir(self.builtin)) if self.cls is self.builtin else super().attribute_names(s)
@@ -456,10 +466,6 @@ class TupleValue(SequenceValue):
     def lower(self, s: Session) -> Any:
         items = [v.lower(s) for v in self.items_list(s)]
         return torch.Size(items) if self.cls is torch.Size and all(type(i) is int for i in items) else tuple(items)
-
-    def plain_text(self, s: Session) -> str:
-        text = super().plain_text(s)
-        return text[:-1] + ",)" if len(self.load(s)) == 1 else text
 
     def hashed(self, s: Session) -> Value:
         if self.user_special(s, "__hash__"):

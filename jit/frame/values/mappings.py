@@ -16,12 +16,13 @@ from .base import Raised, Value
 from .constant import Constant
 from .iterators import DictIterator
 from .objects import DELETED, ObjectValue
+from .text import TensorText
 
 if TYPE_CHECKING:
     from ..emit import Emitter
     from ..session import Session
     from ..source import Source
-from .containers import ContainerValue
+from .containers import SHOWN, ContainerValue, text_in
 
 
 class DictValue(ContainerValue):
@@ -137,9 +138,9 @@ class DictValue(ContainerValue):
     def plain_backwards(self, s: Session) -> Value:
         return s.iterate([k for k, _ in self.load(s).values()][::-1], type(reversed({})))
 
-    def plain_text(self, s: Session) -> str:
-        return "{" + ", ".join(f"{k.text(s, '__repr__').const(s)}: {v.text(s, '__repr__').const(s)}"
-                               for k, v in self.load(s).values()) + "}"
+    def plain_text(self, s: Session) -> Value:
+        pairs = [(k.text(s, "__repr__"), v.text(s, "__repr__")) for k, v in self.load(s).values()]
+        return text_in(s, SHOWN[dict], [TensorText.join(s, [k, Constant(": "), v]) for k, v in pairs])
 
     def plain_iter(self, s: Session) -> Value:
         self.load(s)

@@ -22,6 +22,7 @@ from ..operators import BINARY
 from ..source import Source
 from .base import Value
 from .constant import Constant
+from .text import NumberText
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
@@ -124,6 +125,16 @@ class DimValue(Value):
         if name in ("real", "numerator"):
             return self
         return Constant(self.const(s)).getattr(s, name)
+
+    def text(self, s: Session, method: str) -> Value:
+        return NumberText.of(s, self) if type(self.dim) is not int else super().text(s, method)
+
+    def formatted(self, s: Session, spec: Value) -> Value:
+        plain = spec.const(s)
+        # Whether it is a character, and the digits of another locale, are not known yet.
+        if type(self.dim) is int or plain[-1:] in ("c", "n"):
+            return super().formatted(s, spec)
+        return NumberText.of(s, self, plain)
 
     def lower(self, s: Session) -> Any:
         return s.varying.plain_dim(self.dim)

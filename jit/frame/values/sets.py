@@ -129,8 +129,8 @@ class SetValue(ContainerValue):
             shadow.update(entries)
         return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
 
-    def plain_text(self, s: Session) -> str:
-        return super().plain_text(s) if self.load(s) else "set()"
+    def plain_text(self, s: Session) -> Value:
+        return super().plain_text(s) if self.load(s) else Constant("set()")
 
     def plain_contains(self, s: Session, item: Value) -> bool:
         key = self.wanted(s, item)

@@ -16,6 +16,7 @@ from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node, TensorType, same_ints
 from jit.graph.layout import normalize_dim
 from jit.graph.nested import holds, of_kind, several, unpacked
+from jit.graph.ops import creation
 from jit.graph.ops.views import become
 from jit.graph.prims import infer
 from jit.graph.registry import op
@@ -377,10 +378,11 @@ def pad(b: Builder, self: Node, pad: tuple[int, ...], mode: str = "constant", va
     return constant_pad_nd(b, self, pad, 0 if value is None else value)
 
 
-@op("scalar_tensor")
+@op("scalar_tensor", numbers=True)
 def scalar_tensor(b: Builder, s, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
                   device: torch.device | None = None, pin_memory: bool | None = None,
                   requires_grad: bool = False) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
-    return b.full((), s, dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device()))
+    dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
+    return creation.full(b, (), s, dtype=dtype, device=device)

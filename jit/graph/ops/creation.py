@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -89,13 +89,19 @@ def unwritten(node: Node) -> Node:
     return node
 
 
-@op("full")
+def filling(b: Builder, value: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """What a tensor is to be filled with: a float that changes from call to call is a tensor without axes."""
+    return b.scalar(value, dtype, device) if type(value) is SymFloat and dtype.is_floating_point else plain(value)
+
+
+@op("full", numbers=True)
 def full(b: Builder, size: tuple[IntExpr, ...], fill_value: int | Node, *, dtype: torch.dtype | None = None,
          layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
          pin_memory: bool | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
     device = resolve_device(device, _default_device())
+    fill_value = filling(b, fill_value, dtype or torch.get_default_dtype(), device)
     if isinstance(fill_value, Node):
         if fill_value.type.rank:
             raise TypeError("full(): argument 'fill_value' must be a number")
@@ -114,12 +120,13 @@ def _like(value: int) -> Callable:
     return expand
 
 
-@op("full_like")
+@op("full_like", numbers=True)
 def full_like(b: Builder, self: Node, fill_value: int | Node, *, dtype: torch.dtype | None = None,
               layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
               pin_memory: bool | None = None, memory_format: torch.memory_format | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
+    fill_value = filling(b, fill_value, dtype or self.dtype, resolve_device(device, self.device))
     if isinstance(fill_value, Node):
         return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape),
                        rules.format_strides(self.type, memory_format))
@@ -157,13 +164,13 @@ def new_empty(b: Builder, self: Node, *size: object, dtype: torch.dtype | None =
     return unwritten(_new(uninitialized(dtype or self.dtype))(b, self, *size, dtype=dtype, **options))
 
 
-@op("new_full")
+@op("new_full", numbers=True)
 def new_full(b: Builder, self: Node, size: tuple[IntExpr, ...], fill_value: int, *, dtype: torch.dtype | None = None,
              layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
              pin_memory: bool | None = None) -> Node:
     if requires_grad:
         raise Unsupported("a new tensor that requires grad", kind="autograd")
-    return b.full(_size((size,)), fill_value, dtype or self.dtype, resolve_device(device, self.device))
+    return full(b, size, fill_value, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
 
 
 @op("empty_strided")
@@ -307,7 +314,7 @@ def _numbers(data: object) -> list:
     return [v for part in data for v in _numbers(part)] if isinstance(data, (list, tuple)) else [data]
 
 
-@op("new_tensor", raw=True)
+@op("new_tensor", raw=True, numbers=True)
 def new_tensor(t: Tracer, self: TensorHandle, data, *, dtype: torch.dtype | None = None,
                device: torch.device | None = None, requires_grad: bool = False, layout: torch.layout | None = None,
                pin_memory: bool = False) -> TensorHandle:
