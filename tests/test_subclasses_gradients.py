@@ -115,3 +115,37 @@ def test_a_gradient_of_another_context():
         out.backward(Marked(torch.ones(3), torch.ones(3), 5))
     jit.compile(lambda p: p * 2, fullgraph=True)(p).backward(Marked(torch.ones(3), torch.ones(3)))
     same(p.grad.a, torch.full((3,), 2.0))
+
+
+VIEWS = {
+    "a row": lambda p: p[1:], "turned": lambda p: p.t(), "of a result": lambda p: (p * 2)[1:],
+    "twice": lambda p: p.t()[1:],
+    "a result and its view": lambda p: (lambda q: (q, q[1:]))(p * 2), "flat": lambda p: (p + 1).view(-1),
+    "of what is behind it": lambda p: p.t().sin().t(), "off": lambda p: torch.no_grad()(lambda q: q[1:])(p)}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("wants", [True, False])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_view_is_one_where_it_leaves(name, wants, backend):
+    def change(q):
+        try:
+            with torch.no_grad():
+                q = q.mul_(3)
+            q.add_(1)
+        except RuntimeError as error:
+            return str(error)
+
+    found, fn = [], VIEWS[name]
+    for run in (fn, jit.compile(fn, backend=backend, fullgraph=True)):
+        torch.manual_seed(0)
+        p = wanted(3, 4) if wants else pair(3, 4)
+        made = run(p)
+        given = [*made] if isinstance(made, tuple) else [made]
+        facts = [(q._is_view(), q.requires_grad, q.is_leaf, q.a.requires_grad) for q in given]
+        facts.append(change(given[-1]))
+        if wants and name != "off" and given[0].requires_grad:
+            given[0].sum().backward()
+            facts.append(p.grad)
+        found.append(taken_apart([facts, given, p.detach()]))
+    same(found[0], found[1], rtol=1e-5)
