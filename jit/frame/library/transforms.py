@@ -311,6 +311,8 @@ def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(torch_private.grad_begins)
 def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if s.tracer.inference:
+        raise _refuse("a gradient of torch.func in inference mode, inside of which eager records what it is of")
     level = Level(next(_levels), next_version(), "", len(s.tracer.builder.nodes), _outside(s),
                   tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
     s.journal.set_field(s, "levels", (*s.levels, level))
@@ -378,7 +380,13 @@ def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
     if found is not handle and found.base is not handle.base:
         found.base.mapped = handle.base.mapped
-    return args[0] if found is handle else s.recording.tensor_of(found)
+    if found is not handle:
+        return s.recording.tensor_of(found)
+    if (args[0].cls is torch.Tensor or args[0].dispatches or args[0].obj is not None
+            or handle.base.version < level.first):
+        return args[0]
+    # What is made inside has a wrapper in eager, which has the class: inside of it is a plain tensor.
+    return s.record(torch.ops.aten.alias.default, args[:1], {})
 
 
 @on_call(torch_private.may_require_grad)
@@ -478,7 +486,12 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
                     if not (at.is_const() and at.const(s) is None):
                         given = s.inline(s.wrap_raw(fn.globals["_slice_argnums"]), [primals, at], {})
                 args = [func, primals, laid_out(s, given, tangents), *argnums]
-                return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+                args = [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args]
+                result = s.inline(s.wrap_raw(_forward), args, kwargs)
+                pushed = s.inline(s.wrap_raw(pytree.tree_leaves), [result.items_list(s)[1]], {})
+                if any(v.is_tensor and v.cls is not torch.Tensor for v in pushed.items_list(s)):
+                    raise _refuse("a tangent by way of a tensor subclass, which is a plain tensor in eager")
+                return result
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
                 raise _refuse("what jvp() says of a function that gives no tensors") from None
