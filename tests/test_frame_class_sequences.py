@@ -3,6 +3,8 @@
 import pytest
 from frame_harness import changes_in_order
 
+import jit
+
 CHANGES = {
     "class counter": (
         "class A: n=0\n"
@@ -322,3 +324,29 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes(name):
     changes_in_order(*CHANGES[name])
+
+
+class Counted:
+    """An index that counts how often it is asked."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __index__(self):
+        self.asked += 1
+        return 1
+
+
+def test_an_index_is_asked_once():
+    def fn(values):
+        index, found = Counted(), []
+        for each in (values, (1, 2), "ab", range(3), b"ab"):
+            found += [each[index], index.asked, len(each[index:]), index.asked]
+        values[index] = 7
+        found += [index.asked, [1] * index, "a" * index, index.asked]
+        values.insert(index, 1)
+        values.pop(index)
+        del values[index]
+        return found, values, index.asked
+
+    assert jit.compile(fn)([1, 2, 3]) == fn([1, 2, 3])

@@ -1,9 +1,12 @@
 """A ``TorchFunctionMode`` of the program's in compiled functions sees what it sees in eager, and nothing of the
 compiler's."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 import jit
@@ -262,3 +265,50 @@ def test_a_mode_sees_a_class_that_is_dispatched(use):
     for moded in (True, False):
         assert compiled(Around(torch.ones(3)), moded) == fn(Around(torch.ones(3)), moded)
         assert str(torch._C._dispatch_tls_local_exclude_set()) == switched_off
+
+
+class Sub(torch.Tensor):
+    """Notes the calls with it."""
+
+    calls: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+KNOWN = {
+    "rows": lambda x: [row for row in torch.ones(3) if row], "branch": lambda x: 1 if torch.ones(1) else 2,
+    "bool": lambda x: bool(torch.ones(1)), "element of a list": lambda x: [1, 2, 3][torch.tensor(1)],
+    "any": lambda x: any(torch.zeros(2)), "with others": lambda x: torch.ones(1) and x, "copy": lambda x: copy.copy(x),
+    "not": lambda x: not torch.ones(1)}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_asked_of_known_values(name):
+    def fn(x):
+        log = []
+        with Noting(log):
+            KNOWN[name](x)
+        return log
+
+    assert jit.compile(fn)(torch.ones(3)) == fn(torch.ones(3))
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x[x > 0], lambda x: torch.nonzero(x), lambda x: copy.copy(x),
+    lambda x: [1, 2][x.sum() > 0], lambda x: unpacked(x)], ids=["mask", "places", "copy", "index", "dual"])
+def test_a_class_sees_no_call_of_the_compiler(fn):
+    compiled, found = jit.compile(fn), []
+    for run in (fn, compiled, compiled):
+        Sub.calls = []
+        run(torch.ones(3).as_subclass(Sub))
+        found.append(Sub.calls)
+    assert found[0] == found[1] == found[2]
+
+
+def unpacked(x):
+    with forward_ad.dual_level():
+        forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        return forward_ad.unpack_dual(x.sum().tanh())

@@ -173,3 +173,38 @@ def test_saved_values_go_with_their_results():
     half = alive()
     b.backward()
     assert 0 < half < total and alive() == 0
+
+
+INSIDE = {
+    "factor of what is added": lambda x, y, z: torch.add(x, y, alpha=2),
+    "of what is subtracted": lambda x, y, z: x.sub(y, alpha=3.5),
+    "in place": lambda x, y, z: x.clone().add_(y, alpha=0.5), "between": lambda x, y, z: torch.lerp(x, y, 0.5),
+    "number": lambda x, y, z: x * 2, "quotient": lambda x, y, z: x / y, "quotient by a number": lambda x, y, z: x / 2,
+    "product": lambda x, y, z: x * y, "sums": lambda x, y, z: (x + y).mean(0), "power": lambda x, y, z: x ** 2,
+    "exponential behind a sum": lambda x, y, z: torch.add(x, y, alpha=2).exp(),
+    "sum behind an exponential": lambda x, y, z: torch.add(x.exp(), y, alpha=2)}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_first_one_inside_the_program(name, broken):
+    def fn(x, y, z):
+        h = INSIDE[name](x, y, z)
+        if broken:
+            jit.graph_break()
+        h.sum().backward()
+        return h
+
+    found = []
+    for run in (fn, jit.compile(fn)):
+        sources = leaves()
+        h = run(*sources)
+        try:
+            h.sum().backward()
+            found.append("walked")
+        except RuntimeError as error:
+            found.append(MESSAGE in str(error))
+        torch.testing.assert_close(sources[0].grad, (2 if found[-1] == "walked" else 1) * torch.autograd.grad(
+            INSIDE[name](*sources).sum(), sources[0])[0])
+    if name not in ("number", "quotient by a number") or not broken:  # a number, which eager keeps
+        assert found[0] == found[1]

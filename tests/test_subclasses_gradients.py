@@ -4,6 +4,7 @@ as PyTorch's autograd has them above the class."""
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import func
 from frame_harness import same
 from subclass_programs import Pair, StraightThrough, pair
 from test_subclasses_programs import taken_apart
@@ -115,3 +116,64 @@ def test_a_gradient_of_another_context():
         out.backward(Marked(torch.ones(3), torch.ones(3), 5))
     jit.compile(lambda p: p * 2, fullgraph=True)(p).backward(Marked(torch.ones(3), torch.ones(3)))
     same(p.grad.a, torch.full((3,), 2.0))
+
+
+VIEWS = {
+    "a row": lambda p: p[1:], "turned": lambda p: p.t(), "of a result": lambda p: (p * 2)[1:],
+    "twice": lambda p: p.t()[1:],
+    "a result and its view": lambda p: (lambda q: (q, q[1:]))(p * 2), "flat": lambda p: (p + 1).view(-1),
+    "of what is behind it": lambda p: p.t().sin().t(), "off": lambda p: torch.no_grad()(lambda q: q[1:])(p)}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("wants", [True, False])
+@pytest.mark.parametrize("backend", ["jit", "eager"])
+def test_a_view_is_one_where_it_leaves(name, wants, backend):
+    def change(q):
+        try:
+            with torch.no_grad():
+                q = q.mul_(3)
+            q.add_(1)
+        except RuntimeError as error:
+            return str(error)
+
+    found, fn = [], VIEWS[name]
+    for run in (fn, jit.compile(fn, backend=backend, fullgraph=True)):
+        torch.manual_seed(0)
+        p = wanted(3, 4) if wants else pair(3, 4)
+        made = run(p)
+        given = [*made] if isinstance(made, tuple) else [made]
+        facts = [(q._is_view(), q.requires_grad, q.is_leaf, q.a.requires_grad) for q in given]
+        facts.append(change(given[-1]))
+        if wants and name != "off" and given[0].requires_grad:
+            given[0].sum().backward()
+            facts.append(p.grad)
+        found.append(taken_apart([facts, given, p.detach()]))
+    same(found[0], found[1], rtol=1e-5)
+
+
+class Held(torch.Tensor):
+    pass
+
+
+OUT_OF_TRANSFORMS = {
+    "a factor": lambda x, y: func.grad(lambda x: (x * y.sum()).sum())(x),
+    "a term": lambda x, y: func.grad(lambda x: x + y.sum())(x),
+    "detached": lambda x, y: func.grad(lambda x: x * y.sum().detach())(x),
+    "twice": lambda x, y: func.grad(func.grad(lambda x: x * x * y.sum()))(x),
+    "function and its gradient": lambda x, y: [func.vjp(lambda x: x * y.sum(), x)[k] for k in (0,)],
+    "of it": lambda x, y: func.grad(lambda y: (y * x).sum())(y),
+    "beside": lambda x, y: func.grad(lambda x: (x, y), has_aux=True)(x),
+    "made beside": lambda x, y: func.grad(lambda x: (x, y * 2), has_aux=True)(x),
+    "rows": lambda x, y: func.jacrev(lambda x: x * y.sum())(x),
+    "forward": lambda x, y: func.jvp(lambda x: x * y.sum(), (x,), (x,))}
+
+
+@pytest.mark.parametrize("name", OUT_OF_TRANSFORMS)
+@pytest.mark.parametrize("wants", [True, False])
+def test_classes_of_what_leaves_a_transform(name, wants):
+    fn, found = OUT_OF_TRANSFORMS[name], []
+    for run in (fn, jit.compile(fn)):
+        result = run(torch.tensor(0.5), torch.arange(3.0, requires_grad=wants).as_subclass(Held))
+        found.append([(type(t), t.requires_grad, t.tolist()) for t in torch.utils._pytree.tree_leaves(result)])
+    assert found[0] == found[1]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import func, nn
 from torch.func import (
     functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap,
 )
@@ -522,3 +522,20 @@ def test_what_is_changed_inside(name, of):
     (results, *eager), (found, *compiled) = seen
     same(results, found)
     same(eager, compiled)
+
+
+IN_INFERENCE_MODE = {
+    "grad": lambda x: func.grad(lambda x: (x * x).sum())(x), "jacrev": lambda x: func.jacrev(lambda x: x * x)(x),
+    "hessian": lambda x: func.hessian(lambda x: (x ** 3).sum())(x), "jvp": lambda x: func.jvp(torch.sin, (x,), (x,)),
+    "of each": lambda x: vmap(func.grad(lambda x: x * x))(x), "map": lambda x: vmap(torch.sin)(x)}
+
+
+@pytest.mark.parametrize("name", IN_INFERENCE_MODE)
+@pytest.mark.parametrize("outside", [False, True])
+def test_in_inference_mode(name, outside):
+    def fn(x):
+        with torch.inference_mode(not outside):
+            return IN_INFERENCE_MODE[name](x)
+
+    want, got = (torch.inference_mode(outside)(run)(torch.arange(3.0)) for run in (fn, jit.compile(fn)))
+    torch.testing.assert_close(got, want)

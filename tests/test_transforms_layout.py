@@ -149,3 +149,23 @@ def test_axes_of_size_one_lie_as_in_eager(name):
             want, got = ONES[name](x), compiled(x)
             assert got.stride() == want.stride()
             torch.testing.assert_close(got, want)
+
+
+SPREAD = {
+    "second derivatives of a sum": hessian(lambda x: x.sum()), "of a mean": hessian(lambda x: x.mean()),
+    "forward of a gradient": jacfwd(grad(lambda x: x.sum())), "of rows": jacfwd(jacrev(lambda x: x * 2)),
+    "kept dimensions": hessian(lambda x: x.sum(-1, keepdim=True)), "turned round": hessian(lambda x: x.flip(0).sum()),
+    "reverse of reverse": jacrev(jacrev(lambda x: x.sum())), "zeros of no slice": vmap(lambda x: torch.zeros(2, 3).t()),
+    "like what is outside": vmap(lambda x: torch.zeros_like(torch.ones(3))),
+    "zeros of a slice": vmap(lambda x: x.new_zeros(2, 3).t()), "and more": vmap(lambda x: x.new_zeros(3) + 1),
+    "every second": vmap(lambda x: x.new_zeros(6)[::2]), "behind": vmap(lambda x: torch.zeros(2, 3), out_dims=1),
+    "in the outer map": vmap(lambda x: vmap(lambda y: x.new_zeros(3))(torch.ones(2))),
+    "in the inner map": vmap(lambda x: vmap(lambda y: y.new_zeros(3))(torch.ones(2))),
+    "changed by what the outer map maps": vmap(lambda x: vmap(lambda y: y.new_ones(3).add_(x.sum()))(torch.ones(2))),
+    "changed by the inner": vmap(lambda x: vmap(lambda y: x.new_ones(3).add_(y))(torch.ones(2)))}
+
+
+@pytest.mark.parametrize("layout", ["rows", "square", "steps"])
+@pytest.mark.parametrize("name", SPREAD)
+def test_what_no_slice_leads_to_is_expanded(name, layout):
+    agree(SPREAD[name], torch.ones(3, 3) if layout == "square" else LAYOUTS[layout]())

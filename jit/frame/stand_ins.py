@@ -161,6 +161,7 @@ class Asker:
         seen: whether the program has a tensor of a class of its own, or a mode: all else goes past this.
         made: id of a value -> (value, its stand-in).
         leaves: id of a stand-in that has a history -> (it, stand-ins that this history may lead to).
+        shown: id of what a call has given that shows the memory of its argument -> how; see ``Shown``.
         depth: how many operators are being executed inside one another.
         keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
     """
@@ -171,12 +172,14 @@ class Asker:
         self.depth = 0
         self.made: dict[int, tuple[TensorValue, StandIn]] = {}
         self.leaves: dict[int, tuple[StandIn, list[StandIn]]] = {}
+        self.shown: dict[int, Shown] = {}
         self.keys: tuple | None = None
         self.outer = torch_private.included_keys(), torch_private.excluded_keys()
 
     def close(self) -> None:
         self.made.clear()
         self.leaves.clear()
+        self.shown.clear()
 
     # -- whose business a call is -------------------------------------------------------------------------------------
 
@@ -384,9 +387,31 @@ class Asker:
                 given = [self.to_value(a) for a in args]
                 named = {k: self.to_value(v) for k, v in kwargs.items()}
                 with self.unrecorded():
-                    return self.to_real(self.by_operator(func, given, named))
+                    found = self.by_operator(func, given, named)
+                if self.depth == 1:
+                    self.note_shown(func, given, named, found)
+                return self.to_real(found)
             finally:
                 self.depth -= 1
+
+    def note_shown(self, func: Any, args: list[Value], kwargs: dict[str, Value], found: Value) -> None:
+        """An operator that a call of the program's comes to has given this."""
+        if not (args and args[0].is_tensor and args[0].dispatches and shows(func)):
+            return
+        how = Shown(found, func, args, kwargs, self.s.states.peek(GRAD_MODE), not found.is_tensor)
+        for value in [found] if found.is_tensor else found.items_list(self.s):
+            if value.is_tensor and value.dispatches and value is not args[0]:
+                self.shown[id(value)] = how
+
+    def view_of(self, value: TensorValue) -> Shown | None:
+        """How a new tensor is a view, for autograd, of another of a class of the program's; None where it is none."""
+        known, how = self.made.get(id(value)), self.shown.get(id(value))
+        if how is None or known is None or not torch_private.is_view(known[1]):
+            return None
+        if how.several:
+            raise Unsupported("one of several views of a tensor of a class with a __torch_dispatch__ is left over",
+                              kind="gradient")
+        return how
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -491,6 +516,7 @@ class Asker:
             shown = handle.base.frozen is not None  # the tensor inside is a view, and stays one: this is its history
             if shown:
                 s.tracer.set(handle.base, "frozen", None)
+            shown |= any(how.args[0] is value for how in self.shown.values())  # there are views of that very memory
             history = s.recording.tensor_of(handle)
             found[name] = Emerging(parts[name], history, parts[name] if shown else history)
         return found
@@ -530,12 +556,30 @@ class Asker:
         return trace.tangents, finish
 
 
+class Shown(NamedTuple):
+    """``result`` of an operator that gives one view of its first argument, or several; ``recorded``: whether gradients
+    were."""
+
+    result: Value
+    func: Any
+    args: list[Value]
+    kwargs: dict[str, Value]
+    recorded: bool
+    several: bool
+
+
 class Emerging(NamedTuple):
     """A tensor inside of a result: as it is, with a history, and that of these two whose memory the result shows."""
 
     inside: Value
     history: Value
     shown: Value
+
+
+def shows(func: Any) -> bool:
+    """Whether an operator gives views of its first argument."""
+    first = func._schema.arguments[0].alias_info
+    return first is not None and not first.is_write and any(r.alias_info is not None for r in func._schema.returns)
 
 
 def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:

@@ -4,17 +4,20 @@ out of it they go as gradients of the tensors inside.
 An argument that requires grad comes with *carriers*, one for each tensor inside of it that has gradients: tensors of
 the same values whose history leads to the argument (``Carry``). The graph gives gradients to those, of which the
 gradient of the argument is made by ``__tensor_unflatten__``. A result gets its history the other way round
-(``Emerge``). A gradient is taken to have the context of what it is the gradient of; where it has another, it is a break
-in the graph, and an error in a backward from outside.
+(``Emerge``), or, where it is a view of another such tensor, by the operator that it came of (``shown``). A gradient is
+taken to have the context of what it is the gradient of; where it has another, it is a break in the graph, and an error
+in a backward from outside.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import torch_private
 from ..errors import Unsupported
 from .protocols import same_or_equal
 from .source import Source, _Derived
@@ -81,8 +84,45 @@ class Emerge(torch.autograd.Function):
         return None, *[getattr(gradient, n) for n in ctx.names]
 
 
+class _Given:
+    """A mode in which an operator gives what is there: what autograd makes of it is as in eager. It is none by
+    inheritance: those of PyTorch load its own compiler."""
+
+    def __init__(self, whole: Any, func: Any) -> None:
+        self.whole, self.func = whole, func
+
+    def is_infra_mode(self) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return self.whole if func is self.func else func(*args, **kwargs or {})
+
+
+def shown(whole: Any, func: Any, recorded: bool, names: tuple[str, ...], *given: Any) -> Any:
+    """``whole``, which is what an operator gives, as a view of what the operator is given: in-place changes of it get
+    that a history. Keyword arguments, of these names, come last.
+
+    The class is not asked once more: it was while capturing, and what it does then is in the graph."""
+    args = given[:len(given) - len(names)]
+    torch_private.push_dispatch_mode(_Given(whole, func))
+    try:
+        with torch.set_grad_enabled(recorded), torch_private.WithoutFunctionOfClasses():
+            return func(*args, **dict(zip(names, given[len(args):])))
+    finally:
+        torch_private.pop_dispatch_mode(None)
+
+
 def carry(whole: Any, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
     return Carry.apply(whole, names)
+
+
+def emit_shown(e: Emitter, value: Any, how: Any) -> None:
+    """Make what is on top of the stack, the object of ``value``, the view that it is."""
+    made = e.memo[value.memo_key()]
+    e.cmd("pop")
+    given = [functools.partial(e.load, v) for v in (*how.args, *how.kwargs.values())]
+    e.call(shown, e.local(made), e.const(how.func), e.const(how.recorded), e.const(tuple(how.kwargs)), *given)
+    e.remember(value)
 
 
 def emerge(whole: Any, names: tuple[str, ...], *parts: torch.Tensor) -> Any:

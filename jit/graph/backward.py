@@ -14,8 +14,7 @@ from jit.graph import gradient_layout, layout
 from jit.graph.gradient_paths import carrying, leaves, may_carry, passed
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Graph, same_ints
-from jit.graph.saved_tensors import refused
-from jit.graph.prim_info import info
+from jit.graph.saved_tensors import kept_by, refused
 
 if TYPE_CHECKING:
     from jit.graph.ir import Node
@@ -93,7 +92,7 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     tracer.set(tracer, "inner_gradients", True)
     if not keep:
         history = passed(ends, carrying(b.nodes, [h.node for h in leaves(tracer)])) - {h.node for h in leaves(tracer)}
-        tracer.set(tracer, "spent", tracer.spent | {n for n in history if not info(n.op).saves_nothing})
+        tracer.set(tracer, "spent", tracer.spent | kept_by(tracer, history))
     results = {}
     nodes = [b.node("getitem", (call,), {"index": k}, t) for k, t in enumerate(types)]
     carried = set()

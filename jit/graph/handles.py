@@ -44,7 +44,7 @@ class Base:
 
     __slots__ = ("node", "type", "version", "input", "example", "mutated",
                  "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile",
-                 "unmapped")
+                 "mapped")
 
     def __init__(self, node: Node, input: Node | None = None, example: torch.Tensor | None = None,
                  carries: bool = False) -> None:
@@ -59,8 +59,7 @@ class Base:
         self.frozen, self.shadows = None, []
         self.restricted = ()  # weak references to views that have a restricted step
         self.fragile = input is not None  # eager has not kept it for the backward so far
-        self.unmapped = False  # made inside of a map from nothing that is mapped
-
+        self.mapped: frozenset | None = None  # the maps in which eager has it as mapped; None: ask the nodes
 
     @property
     def requires_grad(self) -> bool:

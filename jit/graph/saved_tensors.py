@@ -28,11 +28,12 @@ from jit.graph.layout import equal_ints
 from jit.graph.nested import key, of_kind, replaced
 from jit.graph.recording import positions
 from jit.graph.op_info import op_info
+from jit.graph.prim_info import info
 from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
 
 if TYPE_CHECKING:
     from jit.graph.handles import Base
-    from jit.graph.ir import Loc
+    from jit.graph.ir import Loc, Node
     from jit.graph.tracer import Tracer
 
 _KINDS = 1 << 12  # calls that are remembered
@@ -53,6 +54,7 @@ class Event(NamedTuple):
     recorded: bool  # whether gradients are recorded; else it keeps nothing
     loc: object
     numbers: tuple  # those of the handles of results
+    nodes: tuple[int, int] = (0, 0)  # the numbers of its nodes: the first, and that behind the last
 
 
 def described(args: Sequence[object], kwargs: dict[str, object]) -> tuple[list, dict, list]:
@@ -63,14 +65,15 @@ def described(args: Sequence[object], kwargs: dict[str, object]) -> tuple[list, 
 
 def note(tracer: Tracer, fn: Callable, args: Sequence[object], kwargs: dict[str, object],
          result: int | NamedResult | TensorHandle | tuple[TensorHandle, ...] | None, wrote: tuple[Base, ...],
-         loc: Loc | None) -> None:
-    """An operation is over: ``wrote`` are the bases that it has written."""
+         loc: Loc | None, start: int = 0) -> None:
+    """An operation is over: ``wrote`` are the bases that it has written, ``start`` is the number of its first node."""
     made = list(of_kind(TensorHandle, result))
     if tracer.grad_enabled and any(h.requires_grad for h in made) or wrote:
         given_args, given_kwargs, read = described(args, kwargs)
         mixed = not tracer.autocast and len({d.type.dtype for d in read}) > 1
         event = Event(fn, given_args, given_kwargs, read, tuple((h.base, h.base.node) for h in made), wrote, mixed,
-                      tracer.grad_enabled, loc, tuple([h.number for h in made]))
+                      tracer.grad_enabled, loc, tuple([h.number for h in made]),
+                      (start, tracer.builder.next_id) if start else (0, 0))
         tracer.events.append(event)
         if tracer.grad_enabled:
             _note_kept_inputs(tracer, event)
@@ -328,6 +331,40 @@ def keeps(tracer: Tracer, base) -> bool:
             if effects is None or id(base) in effects[0]:
                 return True
     return False
+
+
+def kept_by(tracer: Tracer, history: set[Node]) -> set[Node]:
+    """The nodes of a history whose operations keep something for the backward, which a second one misses. Where PyTorch
+    does not say, a prim does that keeps something for its own gradient."""
+    found = {n for n in history if not info(n.op).saves_nothing}
+    for event in tracer.events:
+        nodes = {n for n in found if event.nodes[0] <= n.id < event.nodes[1]}
+        if nodes and event.recorded and _passes_twice(event):
+            found -= nodes
+    return found
+
+
+_twice: dict = {}  # what a call is -> whether its backward may come a second time
+
+
+def _passes_twice(event: Event) -> bool:
+    """Whether the backward of an operation may come a second time, since nothing is kept for it: no number either,
+    which hooks do not see."""
+    key = _key(event)
+    if key is None or key not in _twice:
+        numbers = {v for v in of_kind(int, event.args) if type(v) is int}
+        given = StandIns(1, "cpu", smaller(event.read, numbers), grad=True)
+        answer = ask(event.fn, event.args, event.kwargs, given, True)
+        made = [] if answer.error else [t for t in of_kind(torch.Tensor, answer.result) if t.grad_fn is not None]
+        wanted = [t for t in map(given.of, event.read) if t.requires_grad]
+        walk = torch.autograd.grad, made, wanted, [torch.ones_like(t) for t in made]
+        found = bool(made and wanted) and all(of_tensors(*walk, allow_unused=True).error is None for _ in range(2))
+        if key is None:
+            return found
+        if len(_twice) >= _KINDS:
+            _twice.clear()
+        _twice[key] = found
+    return _twice[key]
 
 
 def _message(event: Event, change: Event) -> str:

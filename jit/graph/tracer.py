@@ -211,6 +211,7 @@ class Tracer:
         if binding is not None and binding.overload is not None and foreign.is_foreign(binding.name):
             self.builder.loc = loc
             return foreign.call(self, binding.name, binding.overload, args, kwargs)
+        start = self.builder.next_id
         known = constants.worth_trying(args) or kwargs and constants.worth_trying(kwargs)
         mark = self.journal.checkpoint() if known else None
         self.depth += 1
@@ -230,7 +231,7 @@ class Tracer:
             if wrote:
                 self.wrote = ()
             if wrote or self.grad_enabled:
-                saved_tensors.note(self, fn, args, kwargs, result, wrote, loc)
+                saved_tensors.note(self, fn, args, kwargs, result, wrote, loc, start)
         return result
 
     def _call(self, fn: Callable, args: Sequence[object], kwargs: dict[str, object], loc: Loc | None) -> object:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from ...graph import mapping, maps
 from ...graph.binding import resolve
 from .. import tables
+from ..values import unmapped
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.lifting import lift
@@ -97,7 +98,7 @@ class Draw:
     def slices(self, drawn: Value) -> Value:
         """What the function is given of what was drawn for all slices."""
         s = self.s
-        return s.recording.tensor_of(mapping.enter(s.tracer, drawn.handle(s), self.level.number))
+        return s.recording.tensor_of(unmapped.slice_of(s, drawn.handle(s), self.level.number))
 
     def like(self, tensor: Value) -> Value | None:
         """What to draw like; for the same numbers in all slices, one of these. None where there is none."""

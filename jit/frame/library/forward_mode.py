@@ -104,6 +104,7 @@ def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[s
     tensor, level = args[0], _open(s, kwargs)
     if not tensor.is_tensor:
         raise _refuse("unpack_dual of what is no tensor")
+    transforms.refuse_modes(s, tensor)
     for dual, tangent, _ in level.duals:
         if dual is tensor:
             return TupleValue([_given(s, tensor, level), tangent])

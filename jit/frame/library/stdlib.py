@@ -490,6 +490,8 @@ def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if value.builtin is not None and value.cls is value.builtin:
         return value.call_method(s, "copy")
     if value.is_tensor:
+        if s.asker.overridden([value]):
+            raise Unsupported("copy.copy() of a tensor, of which a mode or class sees each step", kind="c-call")
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})

@@ -22,11 +22,10 @@ from ...errors import Unsupported
 from ...graph import backward, gradient_layout, mapping, maps
 from ...graph.handles import next_version
 from ...graph.ir import TensorType
-from ...graph.prim_info import info
 from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
 from ..tables import on_call, on_code, on_name
-from ..values import batched
+from ..values import batched, unmapped
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
@@ -222,7 +221,7 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     if at:
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
     *before, level = s.levels
-    handle = mapping.enter(s.tracer, tensor.handle(s), number.const(s))
+    handle = unmapped.slice_of(s, tensor.handle(s), number.const(s))
     entered = (*level.entered, (handle, handle.base.version, handle.node, tensor))
     s.journal.set_field(s, "levels", (*before, replace(level, entered=entered, given=(*level.given, given))))
     return s.recording.tensor_of(handle)
@@ -248,15 +247,12 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
                                 _size(s, level))
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
-    elif handle.node in maps.depends(s.tracer.builder.nodes, level.number):
+    elif unmapped.differs(s, handle.base, level.number):
         found = _all_slices(s, tensor, level)
-    else:
-        found = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
-        sizes = [_size(s, level), *handle.shape]
-        found = s.torch_call(torch.Tensor.expand, [found, TupleValue([lift(s, d) for d in sizes])], {})
-        if handle.base.version >= level.first and info(base_of(handle.node).op).is_source:
-            # As from ``new_zeros`` of what is mapped.
-            found = s.torch_call(torch.clone, [found], {"memory_format": Constant(torch.contiguous_format)})
+    else:  # eager's own way, which fits the shape of a slice only where the map's dimension is in front
+        sizes = [lift(s, d) for d in handle.shape]
+        sizes.insert(dim.const(s), lift(s, _size(s, level)))
+        return s.torch_call(torch.Tensor.expand, [tensor, TupleValue(sizes)], {})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
 
@@ -270,20 +266,34 @@ def _all_slices(s: Session, tensor: Value, level: Level) -> Value:
         return s.recording.tensor_of(_collected(s, tensor.handle(s), level))
     for d in expanded:
         tensor = s.torch_call(torch.Tensor.narrow, [tensor, Constant(d), Constant(0), Constant(1)], {})
-    found = s.recording.tensor_of(mapping.collect(s.tracer, tensor.handle(s), level.number, _size(s, level)))
+    found = s.recording.tensor_of(_memory(s, tensor.handle(s), level))
     sizes = TupleValue([lift(s, n) for n in (_size(s, level), *t.shape)])
     return s.torch_call(torch.Tensor.expand, [found, sizes], {})
 
 
+def _spread(s: Session, tensor: Value, level: Level) -> Value:
+    """What is the same for all slices, expanded."""
+    one = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
+    sizes = [lift(s, d) for d in (_size(s, level), *tensor.handle(s).shape)]
+    return s.torch_call(torch.Tensor.expand, [one, TupleValue(sizes)], {})
+
+
+def _memory(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
+    """All slices of a tensor that is mapped, each with elements of its own, also where they do not differ."""
+    if handle.node in maps.depends(s.tracer.builder.nodes, level.number):
+        return mapping.collect(s.tracer, handle, level.number, _size(s, level))
+    return s.torch_call(torch.clone, [_spread(s, s.recording.tensor_of(handle), level)], {}).handle(s)
+
+
 def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
     """All slices of a result: a view, where each is a view of what the function has computed."""
-    base, size = base_of(handle.node), _size(s, level)
-    if base is not handle.node and base in maps.depends(s.tracer.builder.nodes, level.number):
-        memory = mapping.collect(s.tracer, s.tracer.fresh(base, handle.requires_grad), level.number, size)
-        view = mapping.shown(s.tracer, handle, base, memory, level.number, size)
+    base = base_of(handle.node)
+    if base is not handle.node and unmapped.differs(s, handle.base, level.number):
+        memory = _memory(s, s.tracer.fresh(base, handle.requires_grad), level)
+        view = mapping.shown(s.tracer, handle, base, memory, level.number, _size(s, level))
         if view is not None:
             return view
-    return mapping.collect(s.tracer, handle, level.number, size)
+    return _memory(s, handle, level)
 
 
 def _size(s: Session, level: Level) -> object:
@@ -293,8 +303,7 @@ def _size(s: Session, level: Level) -> object:
 
 @on_call(torch_private.is_mapped)
 def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    number = s.levels[-1].number
-    return Constant(args[0].handle(s).node in maps.depends(s.tracer.builder.nodes, number))
+    return Constant(unmapped.differs(s, args[0].handle(s).base, s.levels[-1].number))
 
 
 # -- gradients -------------------------------------------------------------------------------------------------------
@@ -302,6 +311,8 @@ def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(torch_private.grad_begins)
 def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if s.tracer.inference:
+        raise _refuse("a gradient of torch.func in inference mode, inside of which eager records what it is of")
     level = Level(next(_levels), next_version(), "", len(s.tracer.builder.nodes), _outside(s),
                   tracked=s.tracer.grad_enabled, leaves=s.tracer.inner_leaves)
     s.journal.set_field(s, "levels", (*s.levels, level))
@@ -338,6 +349,7 @@ def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     tracked = handle.requires_grad and level.tracked
     b = s.tracer.builder
     inside = s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked)
+    inside.base.mapped = handle.base.mapped
     gradient_layout.note_same(s.tracer, handle, inside)
     _replace(s, level, entered=(*level.entered, (inside, inside.base.version, inside.node, args[0])))
     return s.recording.tensor_of(inside)
@@ -366,7 +378,15 @@ def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
                 _replace(s, level, entered=entered)
             return outside
     found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
-    return args[0] if found is handle else s.recording.tensor_of(found)
+    if found is not handle and found.base is not handle.base:
+        found.base.mapped = handle.base.mapped
+    if found is not handle:
+        return s.recording.tensor_of(found)
+    if (args[0].cls is torch.Tensor or args[0].dispatches or args[0].obj is not None
+            or handle.base.version < level.first):
+        return args[0]
+    # What is made inside has a wrapper in eager, which has the class: inside of it is a plain tensor.
+    return s.record(torch.ops.aten.alias.default, args[:1], {})
 
 
 @on_call(torch_private.may_require_grad)
@@ -466,7 +486,12 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
                     if not (at.is_const() and at.const(s) is None):
                         given = s.inline(s.wrap_raw(fn.globals["_slice_argnums"]), [primals, at], {})
                 args = [func, primals, laid_out(s, given, tangents), *argnums]
-                return s.inline(s.wrap_raw(_forward), [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args], kwargs)
+                args = [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args]
+                result = s.inline(s.wrap_raw(_forward), args, kwargs)
+                pushed = s.inline(s.wrap_raw(pytree.tree_leaves), [result.items_list(s)[1]], {})
+                if any(v.is_tensor and v.cls is not torch.Tensor for v in pushed.items_list(s)):
+                    raise _refuse("a tangent by way of a tensor subclass, which is a plain tensor in eager")
+                return result
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
                 raise _refuse("what jvp() says of a function that gives no tensors") from None

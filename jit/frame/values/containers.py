@@ -276,8 +276,7 @@ class SequenceValue(ContainerValue):
     def chunks(self, s: Session) -> Iterator:
         return iter([self.items_list(s)]) if self.cls is self.builtin else super().chunks(s)
 
-    def position(self, s: Session, key: Value) -> int:
-        index = key.index(s)
+    def position(self, s: Session, key: Value, index: int) -> int:
         n = len(self.load(s))
         if not -1 << 63 <= index < 1 << 63:
             raise Raised(s.exception(IndexError(
@@ -290,8 +289,9 @@ class SequenceValue(ContainerValue):
         if key.is_slice:
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
-        found = self.single(s, key.index(s))
-        return found if found is not None else self.load(s)[self.position(s, key)]
+        index = key.index(s)
+        found = self.single(s, index)
+        return found if found is not None else self.load(s)[self.position(s, key, index)]
 
     def check_index(self, s: Session, key: Value) -> None:
         if not key.has_index(s):

@@ -28,7 +28,7 @@ from ...runtime.guards import TensorSpec
 from .. import messages
 from .. import source as src, tables
 from ..size_nodes import to_torch
-from ..subclass_gradients import emerge
+from ..subclass_gradients import emerge, emit_shown
 from ..tables import wrapper
 from ..tensor_guards import guard_place
 from .base import TUPLE_ITERATOR, Raised, Value
@@ -250,13 +250,15 @@ class WrapperTensor(SubclassTensor):
         if self.obj is not None:
             e.load_source_or_const(self)
             return
-        known = e.session.asker.made.get(id(self))
-        parts = e.session.asker.emerging(self) if known is not None and known[1].requires_grad else {}
+        known, view = e.session.asker.made.get(id(self)), e.session.asker.view_of(self)
+        parts = e.session.asker.emerging(self) if known is not None and known[1].requires_grad and not view else {}
         args, kwargs = self.made
         e.call_const(torch_private.make_wrapper, args, kwargs)
         e.remember(self)
         for name, value in self.attrs.items():
             part = parts[name].shown if name in parts and value is parts[name].inside else None
+            if view and type(value) is TensorValue and value.obj is None:
+                part = value  # a view below autograd requires no grad, whatever it is a view of
             if value is not DELETED:
                 e.fill(object.__setattr__, self, e.const(name), functools.partial(e.load, value) if part is None
                        else functools.partial(e.call_const, torch.Tensor.detach, [part]))
@@ -266,6 +268,8 @@ class WrapperTensor(SubclassTensor):
             e.call(emerge, e.local(made), e.const(tuple(parts)),
                    *(functools.partial(e.load, p.history) for p in parts.values()))
             e.remember(self)
+        if view:
+            emit_shown(e, self, view)
 
     def describe(self) -> str:
         return f"a {self.cls.__name__}" + (f" ({self.source})" if self.source is not None else "")

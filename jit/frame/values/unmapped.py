@@ -1,6 +1,8 @@
-"""Tensors that a function inside ``torch.vmap`` makes from nothing that is mapped, such as ``torch.zeros(3)``, or
-the sum of a tensor from outside: one for all slices. PyTorch refuses to change such a tensor in place by what is
-mapped, in words that depend on the operation; the graph would give each slice a tensor of its own.
+"""Which tensors inside ``torch.vmap`` are mapped: those that a call has made from one that is, though no number of
+theirs may differ from slice to slice, as those of ``x.new_zeros(3)`` do not. What is made from nothing that is mapped,
+such as ``torch.zeros(3)``, or the sum of a tensor from outside, is one for all slices: it leaves the map expanded, and
+PyTorch refuses to change it in place by what is mapped, in words that depend on the operation; the graph would give
+each slice a tensor of its own.
 """
 
 from __future__ import annotations
@@ -8,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import Unsupported
-from ...graph import maps
+from ...graph import mapping, maps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ...graph.handles import Base
+    from ...graph.handles import Base, TensorHandle
     from ..session import Session
     from .base import Value
 
@@ -32,15 +34,40 @@ def _outside(base: Base, first: int) -> bool:
     return base.version < first or base.input is not None
 
 
+def mapped(s: Session, base: Base) -> frozenset[int]:
+    """The numbers of the maps in which memory is mapped."""
+    if base.mapped is None:
+        nodes = s.tracer.builder.nodes
+        s.journal.set_field(base, "mapped", frozenset(
+            level.number for level in s.levels if level.randomness and base.node in maps.depends(nodes, level.number)))
+    return base.mapped
+
+
+def differs(s: Session, base: Base, number: int) -> bool:
+    """Whether memory is mapped in the map of this number."""
+    return number in mapped(s, base) or base.node in maps.depends(s.tracer.builder.nodes, number)
+
+
+def slice_of(s: Session, whole: TensorHandle, number: int) -> TensorHandle:
+    """One slice along the first dimension, as the function of a map sees it."""
+    slice_ = mapping.enter(s.tracer, whole, number)
+    slice_.base.mapped = mapped(s, whole.base) | {number}
+    return slice_
+
+
 def note(s: Session, args: Iterable[Value], result: Value) -> None:
     """A call inside of a map has given this."""
+    levels = [level for level in s.levels if level.randomness]
+    if not levels:
+        return
     bases = list(_bases(s, args))
-    first = min((level.first for level in s.levels if level.randomness), default=None)
-    if first is not None and all(b.unmapped or _outside(b, first) for b in bases):
-        for base in _bases(s, [result]):
-            base.unmapped = base.unmapped or not _outside(base, first)
-    for base in bases:
-        if base.unmapped and any(level.randomness and base.node in maps.depends(s.tracer.builder.nodes, level.number)
-                                 for level in s.levels):
-            raise Unsupported("a tensor that is not mapped is changed in place by one that is, inside torch.vmap",
-                              "use the operation that gives a new tensor", kind="functorch")
+    found = frozenset().union(*[mapped(s, base) for base in bases])
+    for base in _bases(s, [result]):
+        if not any(base is b for b in bases) and not _outside(base, levels[0].first):
+            base.mapped = found
+    for level in levels:
+        for base in bases if level.number in found else ():
+            if (level.number not in base.mapped and not _outside(base, level.first)
+                and base.node in maps.depends(s.tracer.builder.nodes, level.number)):
+                raise Unsupported("a tensor that is not mapped is changed in place by one that is, inside torch.vmap",
+                                  "use the operation that gives a new tensor", kind="functorch")
