@@ -257,7 +257,8 @@ class Missed:
 
     def sizes_vary(self) -> None:
         """Sizes are known to vary before it is called again: they depend on data."""
-        self.dynamic.tried.vary |= self.settings.dynamic is None
+        if self.settings.dynamic is None:
+            self.dynamic.tried.vary = self.dynamic.behind_data = True
 
     def __call__(self, dispatcher, values: tuple[object, ...]):
         if self.given_up or self.limits.is_full(values):

@@ -80,9 +80,10 @@ class Dynamic:
         stepwise: that was found earlier in the function that goes on here. Its loops are not written out, and its
             lists are not read as a whole: each step of a loop is captured, and is one for all.
         quiet: the user did not ask for this function to be compiled.
+        behind_data: it goes on behind a result whose size depends on data.
     """
 
-    lengths_differ = lengths_known = stepwise = quiet = False
+    lengths_differ = lengths_known = stepwise = quiet = behind_data = False
 
     def __init__(self, mode: bool | None, resumed: bool | str = False, in_one_graph: bool = False) -> None:
         self.mode, self.resumed, self.in_one_graph = mode, resumed, in_one_graph
@@ -155,13 +156,13 @@ class Dynamic:
 
     def unrolls(self, source: Source, position: int) -> bool:
         """Whether a loop over an iterator that is given at this position is unrolled: for the first few positions. What
-        goes on after a break in a loop comes to all of them, and holds for any once another one has come, or sizes are
-        known to vary."""
+        goes on after a break in a loop comes to all of them, and holds for any once another one has come, or at once
+        behind a result whose size depends on data."""
         if self.resumed is not True:
             return not self.stepwise and self.admits(self.positions.setdefault(source, set()), position, MAX_POSITIONS)
         seen = self.positions.setdefault(source, set())
         seen.add(position)
-        return not (self.stepwise or self.tried.vary or self.few_left) and len(seen) == 1
+        return not (self.stepwise or self.behind_data or self.few_left) and len(seen) == 1
 
     def takes(self, key: Source | tuple[Source, str], fact: int | str, lengths: int = 0, loops: bool = True) -> bool:
         """Whether ``fact``, about what ``key`` stands for, is compiled for: not one that is another at each call.

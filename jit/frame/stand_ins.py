@@ -578,8 +578,9 @@ class Emerging(NamedTuple):
 
 def shows(func: Any) -> bool:
     """Whether an operator gives views of its first argument."""
-    first = func._schema.arguments[0].alias_info
-    return first is not None and not first.is_write and any(r.alias_info is not None for r in func._schema.returns)
+    schema = torch_private.schema(func)
+    first = schema.arguments[0].alias_info
+    return first is not None and not first.is_write and any(r.alias_info is not None for r in schema.returns)
 
 
 def parts_of(s: Session, values: Iterable[Value]) -> Iterator[Value]:

@@ -189,7 +189,9 @@ class TensorValue(Value):
         s.recording.tensor_slot(self.cls, "__bool__")
         found = self.known(s)
         if found is not None and found.numel() == 1:
-            return s.asker.call(torch.Tensor.__bool__, [self], {}).truth(s) if s.asker.overridden([self]) else bool(found)
+            if s.asker.overridden([self]):
+                return s.asker.call(torch.Tensor.__bool__, [self], {}).truth(s)
+            return bool(found)
         number = first_reads.needed(s, self, "__bool__")
         if number is not None:
             return number.truth(s)
