@@ -306,6 +306,25 @@ def grads_off(x):
     return y + on
 
 
+def gradient_inside(x):
+    w = torch.ones(3, requires_grad=True)
+    y = (w * x).exp()
+    if x.sum() > 0:
+        z = torch.autograd.grad(y.sum(), w)[0]
+    else:
+        z = x - 1
+    return z * 2
+
+
+def bound_by_a_pattern(x, n=3):
+    match [4, x.sum().item()]:
+        case [n, 1 | 2]:
+            y = 1
+        case [m, *_]:
+            y = 2
+    return torch.tensor(n + y)
+
+
 def other_sizes(x):
     if x.sum() > 0:
         y = x[:2] * 1
@@ -337,7 +356,8 @@ def unset(x):
 
 
 @pytest.mark.parametrize("fn", [written_from_outside, list_from_before, drawn, seeds, iterator_from_before,
-                                made_by_generator, cell, attribute, grads_off, other_sizes, other_types, numbers],
+                                made_by_generator, cell, attribute, grads_off, gradient_inside,
+                                bound_by_a_pattern, other_sizes, other_types, numbers],
                          ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("eager_numbers")
 def test_what_is_no_step(fn):

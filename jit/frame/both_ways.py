@@ -65,7 +65,9 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
     s = f.s
     if not s.joining or batched.active(s) or s.levels or s.tracer.written_before != s.joined or s.tracer.regions:
         raise refusal
-    kept = (f.pc, f.stack, dict(f.locals), f.mark, f.kept)
+    kept = (f.pc, list(f.stack), dict(f.locals), f.mark, f.kept)
+    # What needs a value that is read later raises one error each time, along the ways too.
+    why, refusal.frames = refusal.why, []
     ways = (instr.target, f.pc + 1) if wanted else (f.pc + 1, instr.target)
     journal, tracer, version = s.journal, s.tracer, next_version()
     with s.speculate(raises=True) as attempt:
@@ -75,6 +77,7 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
             following = _both(f, holds, ways) if loop is None else _rounds(f, holds, loop)
     if not attempt.went_through:
         f.pc, f.stack, f.locals, f.mark, f.kept = kept
+        refusal.why, refusal.where, refusal.frames = why, None, []
         if isinstance(attempt.refusal, rounds.Refused):
             refusal.why += f"; it is no step of the graph: a way of it {attempt.refusal.reason}"
         raise refusal

@@ -51,6 +51,9 @@ def record(tracer: Tracer, roots: list[TensorHandle], tangents: list[None], wrt:
     Raises:
         Unsupported: where it is left to eager, be it because eager raises.
     """
+    if tracer.apart:  # the nodes that lead to the roots are not all here
+        raise Unsupported("a gradient that is asked for inside of a round of a loop, or a way of a branch",
+                          kind="gradient")
     b = tracer.builder
     seeds = []
     for root, t in zip(roots, tangents):

@@ -45,9 +45,13 @@ class Refused(Unsupported):
 @contextlib.contextmanager
 def tracing(tracer: Tracer, own: list[Node] | None = None) -> Iterator[list[Node]]:
     """What is traced inside goes into the list that this gives, a new one or ``own``, but for inputs of the graph."""
-    own = [] if own is None else own
+    if own is None:
+        own = []
+        tracer.journal.grows(own)  # what is tried inside and taken back leaves it too
     before = len(own)
-    with tracer.journal.temporarily(tracer.builder, "nodes", own), tracer.journal.temporarily(tracer, "events", []):
+    journal = tracer.journal
+    with (journal.temporarily(tracer.builder, "nodes", own), journal.temporarily(tracer, "events", []),
+          journal.temporarily(tracer, "apart", True)):
         yield own
     tracer.builder.nodes.extend([n for n in own[before:] if n.op == "input"])
 

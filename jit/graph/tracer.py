@@ -96,6 +96,7 @@ class Tracer:
         self.regions: list[memory.Region] = []
         self.places: tuple = ()
         self.either: tuple[Base, ...] = ()
+        self.apart = False  # whether what is traced is a round of a loop, or a way of a branch: a graph of its own
         self.depth = 0  # of calls inside calls
         # From whether a foreign operator's kernel is in Python to why it is no step of the graph, or None; see
         # foreign.py.
