@@ -499,7 +499,7 @@ def groups_follow_what_is_set_on_them():
                                           for p in model.parameters()]))
         return found
 
-    same(program(lambda m: m), program(jit.compile))
+    same(program(lambda m: m), program(jit.compile), atol=1e-5)  # weights that were doubled: sums are larger
 
 
 @case

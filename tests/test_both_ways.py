@@ -320,7 +320,7 @@ def bound_by_a_pattern(x, n=3):
     match [4, x.sum().item()]:
         case [n, 1 | 2]:
             y = 1
-        case [m, *_]:
+        case [_, *_]:
             y = 2
     return torch.tensor(n + y)
 

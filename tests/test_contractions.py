@@ -1,5 +1,5 @@
-"""einsum, tensordot and inner: written out as PyTorch composes them, so that values, strides, gradients and autocast are
-those of eager, and products without a sum join the kernels around them."""
+"""einsum, tensordot and inner: written out as PyTorch composes them, so that values, strides, gradients and autocast
+are those of eager, and products without a sum join the kernels around them."""
 
 import random
 
@@ -70,7 +70,8 @@ def test_inner(first, second):
 
 def test_operands_by_numbers_of_dimensions():
     x, y = torch.randn(3, 4), torch.randn(4, 5)
-    for fn in (lambda x, y: torch.einsum(x, [0, 1], y, [1, 2], [2, 0]), lambda x, y: torch.einsum(x, [..., 1], y, [1, 2]),
+    for fn in (lambda x, y: torch.einsum(x, [0, 1], y, [1, 2], [2, 0]),
+               lambda x, y: torch.einsum(x, [..., 1], y, [1, 2]),
                lambda x, y: torch.einsum("ij,jk", [x, y])):
         alike(jit.compile(fn, fullgraph=True)(x, y), fn(x, y))
 

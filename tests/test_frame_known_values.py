@@ -61,7 +61,7 @@ test_captured_whole = cases.test()
 
 @pytest.mark.parametrize("read", [lambda x: x * len(range(x.long().sum().item())), lambda x: x[x > 1] + 1,
                                   lambda x: x[: x.long()[0, 1]] + 1, lambda x: torch.rand(3)[torch.rand(3) > 0.5] + 1,
-                                  lambda x: x * 2 if torch.rand(1) > 2 else x])
+                                  lambda x: [x * 2] if torch.rand(1) > 2 else x])
 def test_inputs_and_random_numbers_are_not_known(read):
     with pytest.raises(jit.errors.Unsupported):
         jit.compile(read, backend="eager", fullgraph=True)(torch.arange(6.0).reshape(2, 3))

@@ -114,6 +114,7 @@ def test_extremes_of_unlike_types_are_breaks():
     check(lambda x: x * max(1, x.sum().item()), X, breaks=1)
 
 
-def test_a_branch_is_a_break():
-    check(lambda x: x * 2 if x.sum().item() > 0 else x - 1, X, breaks=1)
-    check(lambda x: x * 2 if x.tolist()[0][0] > 0 else x - 1, X, breaks=1)
+def test_a_branch_is_a_step_where_its_ways_give_tensors():
+    check(lambda x: x * 2 if x.sum().item() > 0 else x - 1, X)
+    check(lambda x: x * 2 if x.sum().item() > 0 else [x - 1], X, breaks=1)
+    check(lambda x: x * 2 if x.tolist()[0][0] > 0 else [x - 1], X, breaks=1)
