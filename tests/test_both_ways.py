@@ -502,3 +502,20 @@ def test_inside_a_context():
 def test_inside_vmap_it_is_refused_as_in_eager():
     with pytest.raises(RuntimeError):
         jit.compile(lambda x: torch.vmap(returns)(x))(torch.randn(2, 3))
+
+
+def test_nothing_is_relied_on_that_was_met_along_ways_that_are_no_step():
+    """The entry goes on to hold when an object changes that only such a way has looked at."""
+    class Holder:
+        seen = 0
+
+    def fn(x):
+        if x.sum() > 1e9:
+            return [x, Holder.seen]
+        return x * 2
+
+    compiled = jit.compile(fn)
+    for k in range(6):
+        Holder.seen = k
+        with jit.config.patch(error_on_recompile=k > 0):
+            same(compiled(INPUTS[0]), INPUTS[0] * 2)

@@ -22,9 +22,11 @@ from ..devices import backend
 from ..graph import rounds
 from ..graph.handles import next_version
 from ..graph.ir import same_ints
+from .assumptions import Reconsider
 from .decode import successors
 from .executor import Frame, Returned, Yielded
 from .speculation import reachable
+from .ways import place_of
 from .values import batched
 from .values.base import Value
 from .values.containers import TupleValue
@@ -59,15 +61,19 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
         refusal: why it is a break else.
 
     Raises:
-        refusal: they cannot be followed; nothing has changed.
+        refusal: they cannot be followed.
+        Reconsider: likewise, and the program is captured once more, knowing that.
         Returned: with the frame's result, where both ways return.
     """
-    s = f.s
+    s, place = f.s, (place_of(f.fn.code, instr), f.s.tracer.grad_enabled)
+    if s.ways is not None and place in s.ways.apart:
+        refusal.why = refusal.why.removesuffix(s.ways.apart[place]) + s.ways.apart[place]
+        raise refusal
     if not s.joining or batched.active(s) or s.levels or s.tracer.written_before != s.joined or s.tracer.regions:
         raise refusal
     kept = (f.pc, list(f.stack), dict(f.locals), f.mark, f.kept)
     # What needs a value that is read later raises one error each time, along the ways too.
-    why, refusal.frames = refusal.why, []
+    said, refusal.frames = refusal.why, []
     ways = (instr.target, f.pc + 1) if wanted else (f.pc + 1, instr.target)
     journal, tracer, version = s.journal, s.tracer, next_version()
     with s.speculate(raises=True) as attempt:
@@ -77,9 +83,15 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
             following = _both(f, holds, ways) if loop is None else _rounds(f, holds, loop)
     if not attempt.went_through:
         f.pc, f.stack, f.locals, f.mark, f.kept = kept
-        refusal.why, refusal.where, refusal.frames = why, None, []
+        refusal.why, refusal.where, refusal.frames = said, None, []
         if isinstance(attempt.refusal, rounds.Refused):
-            refusal.why += f"; it is no step of the graph: a way of it {attempt.refusal.reason}"
+            why = f"; it is no step of the graph: a way of it {attempt.refusal.reason}"
+        else:
+            why = ""
+        if s.ways is not None:  # captured anew, so that nothing is relied on that was met along the ways
+            s.ways.apart[place] = why
+            raise Reconsider("")
+        refusal.why += why
         raise refusal
     if isinstance(following, Value):
         raise Returned(following)

@@ -49,10 +49,15 @@ class Known:
 
     def __init__(self) -> None:
         self.branches: dict[tuple, Ways] = {}
+        self.apart: dict[tuple, str] = {}  # place and grad mode -> why its ways cannot be followed both (both_ways.py)
 
     def at(self, code: types.CodeType, instr: Instr) -> Ways:
-        place = (code.co_filename, code.co_name, instr.op, instr.line, instr.positions)
-        return self.branches.setdefault(place, Ways())
+        return self.branches.setdefault(place_of(code, instr), Ways())
+
+
+def place_of(code: types.CodeType, instr: Instr) -> tuple:
+    """What a branch is known by."""
+    return code.co_filename, code.co_name, instr.op, instr.line, instr.positions
 
 
 class Learner:
