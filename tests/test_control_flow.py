@@ -243,3 +243,9 @@ def test_what_scan_refuses_raises_its_error(change):
             run()
         raised.append((type(error.value), str(error.value)))
     assert raised[0] == raised[1]
+
+
+def test_what_both_sides_of_cond_give_is_chosen_from():
+    """Nothing waits for the predicate, as it would on a GPU."""
+    (graph,) = jit.explain(outer)(X).graphs
+    assert "run_branch" not in graph and "where" in graph

@@ -45,8 +45,6 @@ def _operator_returns_alias(target: str, overload: str) -> bool:
 
 def returns_alias(node: Node) -> bool:
     """Whether a library call's result may share memory with an argument."""
-    if node.op == "aten_call" and node.attrs["target"] == "aten::einsum" and len(node.inputs) == 1:
-        return True  # a permutation of its operand
     if computed_here(node):
         return False
     return (node.op != "aten_call" or node.attrs["target"] == REPLAY

@@ -115,6 +115,11 @@ class NamedResult(tuple):
 _numbers = count()
 
 
+def next_number() -> int:
+    """A number between those of the handles made so far and those of later ones."""
+    return next(_numbers)
+
+
 class TensorHandle:
     """One tensor object of the traced program. Made by the Tracer only.
 
@@ -132,7 +137,7 @@ class TensorHandle:
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
         self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
-        self.number = next(_numbers)
+        self.number = next_number()
         self.stale = False  # a restricted view (see ViewStep) whose memory was written since
 
     @property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from jit.errors import Unsupported
 from jit.graph import layout
 from jit.graph.dims import Dim, of_atom
+from jit.graph.handles import TensorHandle, next_number
 from jit.graph.interpret import compile_python
 from jit.graph.ir import CHECKED, Graph, Node, Part, TensorType, ancestors, same_ints
 from jit.graph.nested import of_kind, several
@@ -26,7 +27,6 @@ from jit.runtime import rounds
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
-    from jit.graph.handles import TensorHandle
     from jit.graph.shape_env import ShapeEnv
     from jit.graph.tracer import Tracer
 
@@ -48,12 +48,22 @@ def tracing(tracer: Tracer, own: list[Node] | None = None) -> Iterator[list[Node
     if own is None:
         own = []
         tracer.journal.grows(own)  # what is tried inside and taken back leaves it too
-    before = len(own)
-    journal = tracer.journal
+    before, journal = len(own), tracer.journal
+    mark, number = journal.checkpoint(), next_number()
     with (journal.temporarily(tracer.builder, "nodes", own), journal.temporarily(tracer, "events", []),
           journal.temporarily(tracer, "apart", True)):
         yield own
     tracer.builder.nodes.extend([n for n in own[before:] if n.op == "input"])
+    # What a view from before shows was worked out in there, for in there.
+    for holder, name, old in reversed(journal.changes_since(mark)):
+        if isinstance(holder, TensorHandle) and holder.number < number and name in ("_node", "_version"):
+            tracer.set(holder, name, old)
+
+
+def _nodes_of(tracer: Tracer, made: list[Node], handles: Sequence[TensorHandle]) -> list[Node]:
+    """The nodes of what was traced into ``made``: what a view shows may be worked out only now."""
+    with tracing(tracer, made):
+        return [h.node for h in handles]
 
 
 def start(tracer: Tracer, handle: TensorHandle) -> TensorHandle:
@@ -78,7 +88,8 @@ def record_loop(tracer: Tracer, made: list[Node], carried: Sequence[TensorHandle
     ``carried`` to ``results`` and whether there is ``more``; ``first``: whether there is a first round; ``own``:
     whether results are never memory of what is given."""
     starts = [h.node for h in started]
-    name, others, numbers = _round(made, starts, [*_carried_on(starts, results), more.node], tracer.env)
+    *ends, last = _nodes_of(tracer, made, [*results, more])
+    name, others, numbers = _round(made, starts, [*_carried_on(starts, ends), last], tracer.env)
     args = (name, own, first.node, _dense(tracer, carried, starts), others, numbers)
     return list(several(tracer.builder.aten(rounds.LOOP, "", args, tuple([n.type for n in starts]))))
 
@@ -89,16 +100,16 @@ def record_scan(tracer: Tracer, made: list[Node], reverse: bool, carried: Sequen
     """What a scan carries on at last, then its results. The same, of ``parts`` of ``xs``, along their first dimensions,
     with ``ys`` as the results of a step."""
     starts = [h.node for h in started]
+    ends = _nodes_of(tracer, made, [*results, *ys])
     name, others, numbers = _round(made, [*starts, *[h.node for h in parts]],
-                                   [*_carried_on(starts, results), *[h.node for h in ys]], tracer.env)
+                                   [*_carried_on(starts, ends[:len(starts)]), *ends[len(starts):]], tracer.env)
     args = (name, reverse, _dense(tracer, carried, starts), tuple([h.node for h in xs]), others, numbers)
     steps = xs[0].shape[0]
     stacked = [TensorType.contiguous((steps, *h.shape), h.dtype, h.device) for h in ys]
     return list(several(tracer.builder.aten(rounds.SCAN, "", args, (*[n.type for n in starts], *stacked))))
 
 
-def _carried_on(starts: Sequence[Node], results: Sequence[TensorHandle]) -> list[Node]:
-    ends = [h.node for h in results]
+def _carried_on(starts: Sequence[Node], ends: Sequence[Node]) -> Sequence[Node]:
     if any(before.type != after.type for before, after in zip(starts, ends, strict=True)):
         raise Refused("does not carry on tensors of the types and strides that it is given")
     return ends
@@ -114,7 +125,7 @@ def record_branch(tracer: Tracer, holds: TensorHandle, made: Sequence[list[Node]
                   results: Sequence[Sequence[TensorHandle]]) -> list[Node]:
     """The results of one of two ways. ``made``, ``results``: what was traced of each, of the one first that is taken
     where something ``holds``."""
-    ends = [[h.node for h in of] for of in results]
+    ends = [_nodes_of(tracer, nodes, of) for nodes, of in zip(made, results)]
     types = [n.type for n in ends[0]]
     if types != [n.type for n in ends[1]]:
         raise Refused("does not give tensors of the types and strides that the other way gives")

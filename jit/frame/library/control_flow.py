@@ -3,7 +3,8 @@
 own compiler for the call. Loops over a dimension are written out, or steps of the graph, as ``while_loop`` is where
 that is possible (``loops``). Where the predicate of ``cond`` is data, both branches are computed, and their results
 chosen from, if that is the same: they give plain tensors of the same types, without gradients (a branch that is not
-taken might add what is no number), random numbers, effects or writes. Else it is a break, as any branch on a tensor.
+taken might add what is no number), random numbers, effects or writes. Else it is what any branch on a tensor is: a step
+or a break (``both_ways``).
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
         raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
-    with s.speculate(kinds=("data-dependent-branch",)):
+    # To choose from both results is better than to read which it is, which the host waits for.
+    with s.speculate(kinds=("data-dependent-branch",)), s.journal.temporarily(s, "joining", False):
         return s.inline(s.wrap_raw(_cond), args, kwargs, direct)
     return _both(s, given) or s.inline(s.wrap_raw(_cond), args, kwargs, direct)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 
 from jit.devices import backend
 from jit.graph.autodiff.rules import aten_vjp, is_transposed
-from jit.graph.dims import product, structurally_equal
+from jit.graph.dims import product
 from jit.graph.ir import Node, TensorType, same_ints
 
 if TYPE_CHECKING:
@@ -75,35 +75,6 @@ def mv(b: GradBuilder, out: Node, g: Node, x: Node, v: Node) -> tuple:
 @aten_vjp("dot", "vdot")
 def dot(b: GradBuilder, out: Node, g: Node, x: Node, y: Node) -> tuple[Callable, ...]:
     return lambda: b.mul(g, y), lambda: b.mul(g, x)
-
-
-@aten_vjp("einsum")
-def einsum(b: GradBuilder, out: Node, g: Node, equation: str, operands: tuple[Node, ...], path=None) -> object:
-    """Each gradient is an einsum of the result's gradient and the other operands, where no label is summed or repeated
-    within one operand."""
-    terms, _, result = equation.replace(" ", "").partition("->")
-    terms = terms.split(",")
-    if "->" not in equation:
-        labels = "".join(terms)
-        result = "".join(sorted(c for c in set(labels) if labels.count(c) == 1))
-    if "." in equation or any(len(set(t)) < len(t) for t in (*terms, result)):
-        return NotImplemented
-    sizes: dict = {}
-    for term, x in zip(terms, operands):
-        for label, size in zip(term, x.type.shape):
-            if not structurally_equal(sizes.setdefault(label, size), size):
-                return NotImplemented  # a size 1 that was broadcast
-    for k, term in enumerate(terms):
-        if not set(term) <= set(result).union(*(t for j, t in enumerate(terms) if j != k)):
-            return NotImplemented
-
-    def gradient(k: int) -> Node:
-        x, others = operands[k], [j for j in range(len(terms)) if j != k]
-        back = ",".join([result, *(terms[j] for j in others)]) + "->" + terms[k]
-        return b.call("einsum", (back, (g, *(operands[j] for j in others)), None),
-                      TensorType.contiguous(x.type.shape, x.type.dtype, x.type.device))
-
-    return None, tuple([lambda k=k: gradient(k) for k in range(len(terms))])
 
 
 def rows(b: GradBuilder, x: Node) -> Node:
