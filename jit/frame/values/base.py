@@ -326,6 +326,11 @@ class Value:
         """The int or Dim that it is, or None."""
         return None
 
+    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
+        """``max(a, b)`` or ``min(a, b)``, of which this is one, without a look at which of them it is; None where that
+        cannot be."""
+        return None
+
     def told_apart(self, s: Session, other: Value) -> None:
         """Guard what it takes that ``self is other`` is false on later calls too."""
 
