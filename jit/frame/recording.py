@@ -23,7 +23,7 @@ from .values import batched, first_reads, read_numbers, unmapped, widened
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
-from .values.new_parameters import refuse_tracked
+from .values.new_parameters import refuse_error, refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
@@ -196,6 +196,8 @@ class Recording:
         except Unsupported as error:
             return defer(self.s, fn, args, kwargs, error)
         except Raised as raised:
+            if self.leaves_used != leaves:
+                refuse_error()
             if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None

@@ -156,6 +156,10 @@ class Value:
     def truth(self, s: Session) -> bool:
         return True
 
+    def asked_truth(self, s: Session) -> Value:
+        """What stands for its truth where a mode or a class of the program's is asked for that; else itself."""
+        return self
+
     # -- what a ``yield from`` or an ``await`` goes through
 
     def awaited(self, s: Session) -> Value | None:
