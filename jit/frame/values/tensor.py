@@ -361,6 +361,7 @@ class TensorMethod(Value):
         if s.asker.takes_method(self.owner, self.name, args, kwargs):
             return s.asker.call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)
         if handler is not None:
+            s.calls.check_method(getattr(torch.Tensor, self.name), self.owner, args, kwargs)
             result = handler(s, self.owner, args, kwargs)
             if result is not None:
                 return result
