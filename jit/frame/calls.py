@@ -221,8 +221,8 @@ class Calls:
                               kind="argument-error") from None
 
     def check_method(self, raw: Callable, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
-        """Raise what eager says to a call of a method of tensors with the wrong arguments: a table's entry takes them as
-        they come."""
+        """Raise what eager says to a call of a method of tensors with the wrong arguments: a table's entry takes them
+        as they come."""
         if isinstance(raw, types.FunctionType):
             if not takes(raw, [owner, *args], kwargs):
                 self.bind(self.s.wrap_raw(raw), [owner, *args], kwargs)

@@ -18,7 +18,8 @@ import torch
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 # Where an object has the pointer to its PyMethodDef: behind its head, and of a method of a class behind three words.
-_DEFINITION = {types.BuiltinFunctionType: object.__basicsize__, types.MethodDescriptorType: object.__basicsize__ + 3 * _WORD,
+_DEFINITION = {types.BuiltinFunctionType: object.__basicsize__,
+               types.MethodDescriptorType: object.__basicsize__ + 3 * _WORD,
                types.ClassMethodDescriptorType: object.__basicsize__ + 3 * _WORD}
 _FLAGS = 2 * _WORD  # in a PyMethodDef, behind the name and the function
 _KEYWORDS, _NO_ARGUMENTS, _ONE_ARGUMENT = 0x0002, 0x0004, 0x0008
