@@ -298,6 +298,9 @@ map_begins, map_ends, map_enters, map_leaves, is_mapped = (
     optional(f"_C._functorch.{name}", "a step of torch.vmap, which is followed", _WITHOUT)
     for name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_add_batch_dim", "_remove_batch_dim",
                  "is_batchedtensor"))
+level_of_map, mapped_dim, of_all_slices = (
+    optional(f"_C._functorch.{name}", "what torch.vmap makes of a tensor", _WITHOUT)
+    for name in ("maybe_get_level", "maybe_get_bdim", "get_unwrapped"))
 grad_begins, grad_ends, grad_enters, grad_leaves, may_require_grad, lets_require_grad = (
     optional(f"_C._functorch.{name}", "a step of torch.func.grad, which is followed", _WITHOUT)
     for name in ("_grad_increment_nesting", "_grad_decrement_nesting", "_wrap_for_grad", "_unwrap_for_grad",

@@ -6,15 +6,17 @@ from __future__ import annotations
 import collections
 import inspect
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from .. import torch_private
 from ..errors import Unsupported
+from ..graph import refusals
 from . import in_graph, marks, tables
 from .executor import Frame
+from .signatures import is_exact, takes
 from .values.base import Raised, Value
 from .values.constant import Constant
 from .values.containers import DequeValue, ListValue, TupleValue
@@ -29,6 +31,7 @@ from .values.objects import BuiltinMethod, ModuleObject, ObjectValue, has_plain_
 
 if TYPE_CHECKING:
     from .session import Session
+    from .values.tensor import TensorValue
 
 MAX_DEPTH = 120
 # Breaks at a function of PyTorch's in Python: it may be whole where its code is executed.
@@ -50,6 +53,8 @@ class Calls:
             handler = tables.functions.get(real)
             if handler is not None:
                 self.guard_kinds(args, kwargs)
+                if not takes(real, args, kwargs):
+                    self.bind(fn, args, kwargs)
                 return self.by_table(real, lambda: handler(self.s, args, kwargs), args, kwargs)
             if real in tables.refusals:
                 tables.refusals[real](self.s, args)
@@ -202,18 +207,30 @@ class Calls:
                           hint="call it outside the compiled function, or on constants")
 
     def by_table(self, fn: object, run: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """What a table's entry for a C function gives. Entries take arguments as they come; a call that the function
+        """What a table's entry for a function gives. Entries take arguments as they come; a call that the function
         itself refuses is left to it."""
-        if kwargs and not takes_names(fn, kwargs):
-            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with a name that it does not take",
+        if not takes(fn, args, kwargs):
+            raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments",
                               kind="argument-error")
         try:
             return run()
         except (TypeError, ValueError, IndexError, KeyError):
-            if accepts(fn, args, kwargs):
+            if is_exact(fn):
                 raise
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)}() is called with the wrong arguments",
                               kind="argument-error") from None
+
+    def check_method(self, raw: Callable, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Raise what eager says to a call of a method of tensors with the wrong arguments: a table's entry takes them
+        as they come."""
+        if isinstance(raw, types.FunctionType):
+            if not takes(raw, [owner, *args], kwargs):
+                self.bind(self.s.wrap_raw(raw), [owner, *args], kwargs)
+        elif args or kwargs:
+            error = refusals.of_kinds(raw, [v.lower(self.s) for v in args],
+                                      {k: v.lower(self.s) for k, v in kwargs.items()})
+            if error is not None:
+                raise Raised(self.s.exception(error))
 
     def check_allowed(self, fn: object) -> None:
         """Raise Unsupported for what the program keeps out of graphs."""
@@ -325,25 +342,6 @@ def class_method(cls: type, name: str) -> object:
     """The descriptor of a class method that is implemented in C, or None."""
     raw = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
     return raw if isinstance(raw, types.ClassMethodDescriptorType) else None
-
-
-def accepts(fn: Callable, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a callable takes that many arguments and these names; False where that is not known."""
-    try:
-        inspect.signature(fn).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def takes_names(fn: Callable, names: Iterable[str]) -> bool:
-    """Whether a function in C takes arguments of these names; True where it does not say which it takes."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    return any(p.kind is p.VAR_KEYWORD for p in parameters) or taken.issuperset(names)
 
 
 def signature_twin(fn: FunctionValue, s: Session):

@@ -34,7 +34,8 @@ from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue
 from .values.functions import CellValue, ClassValue
-from .values.objects import DELETED, ObjectValue
+from .values.objects import ObjectValue
+from .values.overlays import DELETED
 
 if TYPE_CHECKING:
     from ..graph.dims import Dim

@@ -189,7 +189,7 @@ class Recording:
             return result
 
         nodes = self.s.tracer.builder.nodes
-        first = len(nodes)
+        first, start = len(nodes), self.s.tracer.builder.next_id
         elsewhere = [(a, a.handle(self.s).base.version) for a in args if a.is_tensor and a.elsewhere]
         try:
             value = self.traced(call)
@@ -209,6 +209,7 @@ class Recording:
             refuse_tracked(fn, value)
         if self.s.levels:
             unmapped.note(self.s, (*args, *kwargs.values()), value)
+            unmapped.lay_out(self.s, fn, low, low_kw, value, start)
             if self.s.tracer.forward_mode == len(self.s.levels):
                 widened.note(self.s, fn, args, kwargs, value)
         if self.s.states.now:

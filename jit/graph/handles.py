@@ -26,6 +26,7 @@ from jit.graph.prims import VIEWS
 if TYPE_CHECKING:
     from jit.graph.build import Builder
     from jit.graph.dims import IntExpr
+    from jit.graph.physical import Physical
     from jit.graph.proxy import Proxy
     from jit.graph.tracer import Tracer
 
@@ -44,7 +45,7 @@ class Base:
 
     __slots__ = ("node", "type", "version", "input", "example", "mutated",
                  "noted", "grad", "carries", "extent", "region", "frozen", "shadows", "restricted", "fragile",
-                 "mapped")
+                 "mapped", "physical")
 
     def __init__(self, node: Node, input: Node | None = None, example: torch.Tensor | None = None,
                  carries: bool = False) -> None:
@@ -59,6 +60,7 @@ class Base:
         self.frozen, self.shadows = None, []
         self.restricted = ()  # weak references to views that have a restricted step
         self.fragile = input is not None  # eager has not kept it for the backward so far
+        self.physical: Physical | None = None  # what eager has of it inside of a map
         self.mapped: frozenset | None = None  # the maps in which eager has it as mapped; None: ask the nodes
 
     @property
@@ -126,18 +128,18 @@ class TensorHandle:
     Attributes: ``type`` (TensorType), ``requires_grad``, ``is_input`` (it is a graph input itself, not a view of one),
     ``origin`` (what the caller gave to ``Tracer.input``), ``base``, ``chain`` (view steps from the base), ``member``
     (where inputs share memory: the one that it is a view of, None for an input itself), ``number`` (its own, also when
-    it is gone).
+    it is gone), ``physical`` (what eager has of it inside of a map; None: what it has of the memory).
     """
 
     __slots__ = ("tracer", "base", "chain", "type", "_grad", "origin",
-                 "member", "stale", "number", "_leaf", "_node", "_version", "__weakref__")
+                 "member", "stale", "number", "physical", "_leaf", "_node", "_version", "__weakref__")
 
     def __init__(self, tracer: Tracer, base: Base, chain: tuple, node: Node, requires_grad: bool = False,
                  origin=None) -> None:
         self.tracer, self.base, self.chain, self.type = tracer, base, chain, node.type
         self._grad, self.origin, self.member, self._leaf = requires_grad, origin, None, True
         self._node, self._version = node, base.version
-        self.number = next_number()
+        self.number, self.physical = next_number(), None
         self.stale = False  # a restricted view (see ViewStep) whose memory was written since
 
     @property

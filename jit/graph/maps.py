@@ -203,7 +203,9 @@ def _diagonal(m: Batch, n: Node) -> Node:
 
 @rule("clone")
 def _clone(m: Batch, n: Node) -> Node:
-    return m.b.clone(m.all(n.inputs[0]), None if "preserves" in n.attrs else (n.type.numel, *n.type.strides))
+    """Slices lie one behind the other, unless they lie between one another."""
+    kept = "preserves" in n.attrs or not layout.is_dense(n.type.shape, n.type.strides)
+    return m.b.clone(m.all(n.inputs[0]), None if kept else (n.type.numel, *n.type.strides))
 
 
 @rule("flip")

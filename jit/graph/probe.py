@@ -89,7 +89,7 @@ class StandIns:
             strides = contiguous_strides(shape)
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device or t.device)
         if self.device != "meta":
-            self._fill(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
+            self.fill_in(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
         if not isinstance(v, Node):
             if self.grad and v.requires_grad:
                 found = unwritable.which(v) if self.unwritable else None
@@ -105,7 +105,7 @@ class StandIns:
         """All that were made, in order, as the call got them."""
         return [t for _, t in self.made.values()]
 
-    def _fill(self, x: torch.Tensor) -> None:
+    def fill_in(self, x: torch.Tensor) -> None:
         if self.fill == 0:
             x.zero_()
         elif self.fill is not None:

@@ -412,3 +412,25 @@ def confirmed(error: BaseException, fn: Callable, args: Sequence[object], kwargs
                           kind="internal")
     failure.cause = error
     return failure
+
+
+def of_kinds(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> TypeError | None:
+    """The error with which a method of tensors in C refuses arguments for their number, names and types; None where it
+    takes them."""
+    asked = fn, key(_kind, list(args)), key(_kind, kwargs)
+    if asked not in _found:
+        if len(_found) >= _KINDS:
+            _found.clear()
+        given = replaced(TensorHandle, _without_elements, list(args)), replaced(TensorHandle, _without_elements, kwargs)
+        error = error_of(fn, [_without_elements(), *given[0]], given[1], StandIns())
+        _found[asked] = (type(error), error.args) if isinstance(error, TypeError) else None
+    found = _found[asked]
+    return None if found is None else found[0](*found[1])
+
+
+def _kind(v: object) -> object:
+    return v if isinstance(v, type) else type(v)
+
+
+def _without_elements(handle: TensorHandle | None = None) -> torch.Tensor:
+    return torch.empty(0, device="cpu")

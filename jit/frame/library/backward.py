@@ -15,6 +15,7 @@ from ...graph.functions import is_hooked
 from ...runtime import facts
 from .. import source as src
 from ..tables import on_function, on_tensor_attribute, on_tensor_method, on_tensor_setter
+from ..tensor_guards import guard_place
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.tensor import TensorValue
@@ -69,9 +70,16 @@ def _process_group_is_absent(s: Session) -> None:
 
 
 def _no_hooks(s: Session, value: TensorValue) -> None:
-    """Guard that nothing looks at, or changes, a leaf's gradient."""
+    """Guard that nothing looks at, or changes, a leaf's gradient, and that it gets one: a view that was there before
+    its base was made to require grad does so too, and is a leaf, but no gradient comes to it."""
     if value.obj is None:
         return
+    guard_place(s, value)
+    if torch_private.is_view(value.obj) and value.obj.is_leaf:
+        base = src.GetAttr(value.source, "_base")
+        s.guards.add(src.GetAttr(base, "requires_grad"), facts.Equals(torch_private.base_of(value.obj).requires_grad))
+        if torch_private.base_of(value.obj).requires_grad:
+            raise _break("a gradient of a view that requires grad because its base does since")
     for name in torch_private.gradient_hooks:
         if getattr(value.obj, name, None):
             raise _break("backward() to a tensor with hooks on its gradient")

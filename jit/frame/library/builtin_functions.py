@@ -74,9 +74,20 @@ def id_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return Constant(id(obj))
 
 
+def _attribute_name(s: Session, fn: Callable, value: Value) -> str:
+    """The name that a function such as ``getattr`` is given, which refuses what is no text."""
+    name = value.const(s)
+    if not isinstance(name, str):
+        try:
+            fn(None, name, *[None] * (fn is setattr))
+        except TypeError as error:
+            raise Raised(s.exception(error)) from None
+    return name
+
+
 @on_call(getattr)
 def getattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    name = args[1].const(s)
+    name = _attribute_name(s, getattr, args[1])
     try:
         return args[0].getattr(s, name)
     except Raised as raised:
@@ -88,7 +99,7 @@ def getattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(hasattr)
 def hasattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     try:
-        args[0].getattr(s, args[1].const(s))
+        args[0].getattr(s, _attribute_name(s, hasattr, args[1]))
         return Constant(True)
     except Raised as raised:
         if not s.is_exception(raised.value, AttributeError):
@@ -98,13 +109,13 @@ def hasattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(setattr)
 def setattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    args[0].setattr(s, args[1].const(s), args[2])
+    args[0].setattr(s, _attribute_name(s, setattr, args[1]), args[2])
     return Constant(None)
 
 
 @on_call(delattr)
 def delattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    args[0].delattr(s, args[1].const(s))
+    args[0].delattr(s, _attribute_name(s, delattr, args[1]))
     return Constant(None)
 
 
@@ -122,6 +133,8 @@ def vars_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @on_call(dir)
 def dir_(s: Session, args, kwargs: dict[str, Value]):
+    if not args:
+        raise Unsupported("dir() without an argument", kind="frame-inspection")
     return args[0].attribute_names(s)
 
 
@@ -433,11 +446,6 @@ def object_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ObjectValue(object)
 
 
-@on_call(object.__new__)
-def object_new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.calls.allocate(args[0].const(s), args[1:], kwargs)
-
-
 @on_call(object.__setattr__)
 def object_setattr(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].plain_setattr(s, args[1].const(s), args[2])
@@ -446,7 +454,8 @@ def object_setattr(s: Session, args: list[Value], kwargs: dict[str, Value]) -> V
 
 @on_call(object.__getattribute__)
 def object_getattribute(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return args[0].plain_getattr(s, args[1].const(s))
+    name = _attribute_name(s, getattr, args[1])
+    return args[0].plain_getattr(s, name) if args[0].is_object else args[0].getattr(s, name)
 
 
 @on_call(object.__init_subclass__)

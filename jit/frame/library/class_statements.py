@@ -20,7 +20,7 @@ from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.mappings import DictValue, mapping_items
 from ..values.functions import CellValue, ClassValue
-from ..values.objects import DELETED
+from ..values.overlays import DELETED
 
 if TYPE_CHECKING:
     from ..emit import Emitter

@@ -182,11 +182,9 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
     on_call(_cls)(lambda s, args, kwargs, cls=_cls: s.fold(cls, args, kwargs))
 
 
-@on_call(dict.__new__, list.__new__, tuple.__new__, set.__new__, frozenset.__new__, collections.OrderedDict.__new__)
-def container_new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return s.calls.allocate(args[0].const(s), args[1:], kwargs)
-
-
-@on_call(BaseException.__new__, Exception.__new__)
-def exception_new(s: Session, args, kwargs: dict[str, Value]):
+@on_call(object.__new__, dict.__new__, list.__new__, tuple.__new__, set.__new__, frozenset.__new__,
+         collections.OrderedDict.__new__, BaseException.__new__, Exception.__new__)
+def new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args or args[0].as_class is None:
+        raise Unsupported("a new object of what is no class", kind="argument-error")
     return s.calls.allocate(args[0].const(s), args[1:], kwargs)

@@ -15,7 +15,7 @@ import operator
 from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
-from ..calls import accepts
+from ..signatures import takes
 from ..tables import on_call, on_method
 from ..values.base import Raised
 from ..values.constant import Constant
@@ -34,7 +34,7 @@ def stands_for(*c_functions: Callable) -> Callable:
 
     def decorate(fn: Callable) -> Callable:
         def call(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            if not accepts(fn, args, kwargs):  # a C function refuses in words of its own
+            if not takes(fn, args, kwargs):  # a C function refuses in words of its own
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             if c_functions[0].__module__ in ("_heapq", "_bisect") and not (
                     args and (args[0].builtin is list if c_functions[0].__module__ == "_heapq"
@@ -229,7 +229,7 @@ def steps_of(c_iterator: type) -> Callable:
 
     def decorate(fn: Callable) -> Callable:
         def call(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            if not accepts(fn, args, kwargs):
+            if not takes(fn, args, kwargs):
                 raise Unsupported(f"{fn.__name__}() is called with the wrong arguments", kind="argument-error")
             generator = s.inline(s.wrap_raw(fn), args, kwargs)
             generator.py, generator.made_by = c_iterator, (c_iterator, args, kwargs)

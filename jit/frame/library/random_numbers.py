@@ -126,7 +126,7 @@ def _new(cls: type) -> None:
     @on_call(cls)
     def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given = [v.const(s) for v in (*args, *kwargs.values())]
-        return GeneratorObject.made(KINDS[cls], cls, *(n for n in given if n is not None))
+        return GeneratorObject.made(s, KINDS[cls], cls, *(n for n in given if n is not None))
 
 
 for _cls in (random.Random, np.random.RandomState):
@@ -141,7 +141,7 @@ class CythonFunction(ObjectValue):
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.pin(s)
         if fn is np.random.default_rng and len(args) == 1 and not kwargs and type(args[0].const(s)) is int:
-            return GeneratorObject.made(KINDS[np.random.Generator], fn, args[0].const(s))
+            return GeneratorObject.made(s, KINDS[np.random.Generator], fn, args[0].const(s))
         if fn is np.random.seed:
             return s.wrap_raw(np.random.mtrand._rand).do(s, "seed", args, kwargs)
         generator, name = args[0] if args else None, fn.__name__

@@ -19,7 +19,7 @@ import torch
 
 from ... import torch_private
 from ...errors import Unsupported
-from ...graph import backward, gradient_layout, mapping, maps
+from ...graph import backward, gradient_layout, mapping, maps, physical
 from ...graph.handles import next_version
 from ...graph.ir import TensorType
 from ...graph.prims import VIEWS, base_of
@@ -211,7 +211,7 @@ def _written(s: Session, level: Level, slice_: object, whole: Value) -> None:
     if slice_.chain or slice_.requires_grad or whole.handle(s).requires_grad:
         raise _refuse("a mapped tensor that has gradients is changed in place", "change a clone() of it")
     with _around(s, level):
-        found = mapping.collect(s.tracer, slice_, level.number, _size(s, level))
+        found = mapping.collect(s.tracer, slice_, level.number, unmapped.size(s, level))
         s.torch_call(torch.Tensor.copy_, [whole, s.recording.tensor_of(found)], {})
 
 
@@ -224,6 +224,7 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
         tensor = s.torch_call(torch.movedim, [tensor, Constant(at), Constant(0)], {})
     *before, level = s.levels
     handle = unmapped.slice_of(s, tensor.handle(s), number.const(s))
+    physical.slice_of(handle, given[0].handle(s), at, level.number, level.randomness)
     entered = (*level.entered, (handle, handle.base.version, handle.node, tensor))
     s.journal.set_field(s, "levels", (*before, replace(level, entered=entered, given=(*level.given, given))))
     return s.recording.tensor_of(handle)
@@ -246,14 +247,14 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
             return s.torch_call(torch.Tensor.view_as, [whole, whole], {})
     whole = next((value for *_, node, value in level.entered if base_of(handle.node) is node), None)
     view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
-                                _size(s, level))
+                                unmapped.size(s, level))
     if view:
         found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
     elif unmapped.differs(s, handle.base, level.number):
         found = _all_slices(s, tensor, level)
     else:  # eager's own way, which fits the shape of a slice only where the map's dimension is in front
         sizes = [lift(s, d) for d in handle.shape]
-        sizes.insert(dim.const(s), lift(s, _size(s, level)))
+        sizes.insert(dim.const(s), lift(s, unmapped.size(s, level)))
         return s.torch_call(torch.Tensor.expand, [tensor, TupleValue(sizes)], {})
     at = dim.const(s)
     return found if not at else s.torch_call(torch.movedim, [found, Constant(0), Constant(at)], {})
@@ -269,21 +270,23 @@ def _all_slices(s: Session, tensor: Value, level: Level) -> Value:
     for d in expanded:
         tensor = s.torch_call(torch.Tensor.narrow, [tensor, Constant(d), Constant(0), Constant(1)], {})
     found = s.recording.tensor_of(_memory(s, tensor.handle(s), level))
-    sizes = TupleValue([lift(s, n) for n in (_size(s, level), *t.shape)])
+    sizes = TupleValue([lift(s, n) for n in (unmapped.size(s, level), *t.shape)])
     return s.torch_call(torch.Tensor.expand, [found, sizes], {})
 
 
 def _spread(s: Session, tensor: Value, level: Level) -> Value:
     """What is the same for all slices, expanded."""
     one = s.torch_call(torch.unsqueeze, [tensor, Constant(0)], {})
-    sizes = [lift(s, d) for d in (_size(s, level), *tensor.handle(s).shape)]
+    sizes = [lift(s, d) for d in (unmapped.size(s, level), *tensor.handle(s).shape)]
     return s.torch_call(torch.Tensor.expand, [one, TupleValue(sizes)], {})
 
 
 def _memory(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
     """All slices of a tensor that is mapped, each with elements of its own, also where they do not differ."""
     if handle.node in maps.depends(s.tracer.builder.nodes, level.number):
-        return mapping.collect(s.tracer, handle, level.number, _size(s, level))
+        found = mapping.collect(s.tracer, handle, level.number, unmapped.size(s, level))
+        return found if handle.base.physical is None else physical.laid_out(
+            found, handle.base.physical.left(level.number))
     return s.torch_call(torch.clone, [_spread(s, s.recording.tensor_of(handle), level)], {}).handle(s)
 
 
@@ -291,16 +294,15 @@ def _collected(s: Session, handle: TensorHandle, level: Level) -> TensorHandle:
     """All slices of a result: a view, where each is a view of what the function has computed."""
     base = base_of(handle.node)
     if base is not handle.node and unmapped.differs(s, handle.base, level.number):
-        memory = _memory(s, s.tracer.fresh(base, handle.requires_grad), level)
-        view = mapping.shown(s.tracer, handle, base, memory, level.number, _size(s, level))
+        memory = s.tracer.fresh(base, handle.requires_grad)
+        memory.base.physical = handle.base.physical
+        memory = _memory(s, memory, level)
+        view = mapping.shown(s.tracer, handle, base, memory, level.number, unmapped.size(s, level))
         if view is not None:
+            if handle.physical is not None:
+                view.physical = handle.physical.left(level.number)
             return view
     return _memory(s, handle, level)
-
-
-def _size(s: Session, level: Level) -> object:
-    """How many slices a map has."""
-    return level.entered[0][-1].handle(s).shape[0]
 
 
 @on_call(torch_private.is_mapped)
@@ -354,7 +356,8 @@ def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     tracked = handle.requires_grad and level.tracked
     b = s.tracer.builder
     inside = s.tracer.fresh(b.alias(handle.node) if tracked else b.detach(handle.node), tracked)
-    inside.base.mapped = handle.base.mapped
+    inside.base.mapped, inside.physical = handle.base.mapped, physical.of(handle)
+    inside.base.physical = handle.base.physical
     gradient_layout.note_same(s.tracer, handle, inside)
     _replace(s, level, entered=(*level.entered, (inside, inside.base.version, inside.node, args[0])))
     return s.recording.tensor_of(inside)
@@ -385,7 +388,7 @@ def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
             return outside
     found = backward.outer(s.tracer, handle, level.leaves, level.tracked)
     if found is not handle and found.base is not handle.base:
-        found.base.mapped = handle.base.mapped
+        found.base.mapped, found.physical = handle.base.mapped, physical.of(handle)
     if found is not handle:
         return s.recording.tensor_of(found)
     if (args[0].cls is torch.Tensor or args[0].dispatches or args[0].obj is not None

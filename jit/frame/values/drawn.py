@@ -62,10 +62,10 @@ class GeneratorObject(ObjectValue):
             e.call(self.cls)
 
     @classmethod
-    def made(cls, kind: Kind, make: Callable, *args: Any) -> GeneratorObject:
+    def made(cls, s: Session, kind: Kind, make: Callable, *args: Any) -> GeneratorObject:
         """The generator that ``make`` makes of constants; without any it is one that the system seeds."""
         value = cls(kind)
-        value.known, value.seeded = pickle.dumps(make(*args)) if args else None, bool(args)
+        value.known, value.seeded = pickle.dumps(_tried(s, make, *args)) if args else None, bool(args)
         return value
 
     def do(self, s: Session, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -193,7 +193,11 @@ def _plain(s: Session, v: Value) -> Any:
 
 
 def _called(s: Session, generator: Any, name: str, args: tuple, kwargs: dict) -> Any:
+    return _tried(s, called, generator, name, args, kwargs)
+
+
+def _tried(s: Session, fn: Callable, *args: Any) -> Any:
     try:
-        return called(generator, name, args, kwargs)
+        return fn(*args)
     except Exception as error:  # the program's own, of constants
         raise Raised(s.exception(error)) from None

@@ -17,7 +17,8 @@ from ..protocols import same_or_equal
 from .base import IMMUTABLE_TYPE, Raised, Value, lookup, type_name
 from .constant import Constant
 from .descriptors import through_class, through_object
-from .objects import DELETED, ObjectValue
+from .objects import ObjectValue
+from .overlays import DELETED
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -223,19 +224,18 @@ class FunctionValue(ObjectValue):
         if self.obj is not None:
             names = list(self.obj.__dict__)
             s.guards.add(src.FunctionField(self.root(), "dict"), facts.DictKeys(tuple(names)))
-        return [n for n in [*names, *(a for a in self.attrs if a not in names)] if n not in _NOT_IN_DICT
-                and self.attrs.get(n) is not DELETED]
+        return [n for n in self.attrs.names(names) if n not in _NOT_IN_DICT]
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         self.pin(s)
-        s.set_entry(self.attrs, name, value)
+        self.attrs.put(s, name, value)
         if self.obj is not None:
             s.effect(setattr, [self, Constant(name), value])
 
     def delattr(self, s: Session, name: str) -> None:
         if self.getattr(s, name) is None or name in _NOT_IN_DICT:
             raise Unsupported(f"deleting {name!r} of a function", kind="attribute")
-        s.set_entry(self.attrs, name, DELETED)
+        self.attrs.delete(s, name)
         if self.obj is not None:
             s.effect(delattr, [self, Constant(name)])
 

@@ -15,7 +15,7 @@ from ..protocols import same_or_equal
 from .base import Raised, Value
 from .constant import Constant
 from .iterators import DictIterator
-from .objects import DELETED, ObjectValue
+from .objects import ObjectValue
 from .text import TensorText
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class InstanceDict(DictValue):
 
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
         name = key.const(s)
-        s.set_entry(self.owner.attrs, name, value)
+        self.owner.attrs.put(s, name, value)
         if self.owner.obj is not None:
             s.effect(dict.__setitem__, [self, key, value])
 
@@ -319,7 +319,7 @@ class InstanceDict(DictValue):
         name = key.const(s)
         if self.owner.instance_attr(s, name) is None:
             raise Raised(s.exception(KeyError, [key]))
-        s.set_entry(self.owner.attrs, name, DELETED)
+        self.owner.attrs.delete(s, name)
         if self.owner.obj is not None:
             s.effect(dict.__delitem__, [self, key])
 

@@ -19,6 +19,7 @@ from ..protocols import length_hint, same_or_equal
 from .base import Raised, Value, is_made_by_program, lookup, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
+from .overlays import DELETED, Overlay
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..source import Source
 
-DELETED = object()
 _SET_ON_EXCEPTIONS = ("__cause__", "__context__", "__traceback__", "__suppress_context__", "args")
 NOT_IMPLEMENTED = Constant(NotImplemented)
 # Where a type object keeps its C function for attributes: ``tp_getattro``.
@@ -69,7 +69,7 @@ class ObjectValue(Value):
 
     def __init__(self, cls: type, obj: object = None, source: Source | None = None) -> None:
         self.cls, self.obj, self.source = cls, obj, source
-        self.attrs: dict = {}
+        self.attrs = Overlay()
         self.init_args: tuple = ()
         self.was_raised = False  # of an exception
 
@@ -267,7 +267,7 @@ class ObjectValue(Value):
                 self.no_attribute(s, name, messages.cannot_be_set(cls, name))
         if self.obj is not None:
             self.own_dict(s)
-        s.set_entry(self.attrs, name, value)
+        self.attrs.put(s, name, value)
         if self.obj is not None:
             s.heap.touch(self)
             s.effect(type(self).set_real, [self, Constant(name), value])
@@ -298,7 +298,7 @@ class ObjectValue(Value):
             raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
         elif self.instance_attr(s, name) is None:
             self.no_attribute(s, name)
-        s.set_entry(self.attrs, name, DELETED)
+        self.attrs.delete(s, name)
         if self.obj is not None:
             s.heap.touch(self)
             s.effect(type(self).delete_real, [self, Constant(name)])
@@ -310,10 +310,9 @@ class ObjectValue(Value):
             names = list(self.own_dict(s) or ())
             if self.source is not None:
                 s.guards.add(src.InstanceDict(self.source), facts.DictKeys(tuple(names)))
-        names = [n for n in names if self.attrs.get(n) is not DELETED]
         slots = {n for c in self.cls.__mro__ for n, v in c.__dict__.items()
                  if isinstance(v, types.MemberDescriptorType)}
-        return names + [n for n, v in self.attrs.items() if v is not DELETED and n not in names and n not in slots]
+        return [n for n in self.attrs.names(names) if n in names or n not in slots]
 
     # -- special methods ----------------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ from ..tables import wrapper
 from ..tensor_guards import guard_place
 from .base import TUPLE_ITERATOR, Raised, Value
 from .constant import Constant
-from .objects import DELETED, instance_dict, by_python
+from .objects import instance_dict, by_python
+from .overlays import DELETED, Overlay
 from .tensor import OWN_MEMBERS, TensorMethod, TensorValue
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class WrapperTensor(SubclassTensor):
                  made: tuple[list[Value], dict[str, Value]] = ((), {})) -> None:  # type: ignore[assignment]
         super().__init__(None, obj, source)
         self.cls, self.made = cls, made
-        self.attrs: dict[str, Any] = {}
+        self.attrs = Overlay()
         self.carriers: dict | None = None  # see ``subclass_gradients``
 
     def identity(self) -> tuple[str, int]:
@@ -199,7 +200,7 @@ class WrapperTensor(SubclassTensor):
         self.put(s, name, DELETED, object.__delattr__)
 
     def put(self, s: Session, name: str, value: Any, fn: Any, *args: Value) -> None:
-        s.set_entry(self.attrs, name, value)
+        self.attrs.delete(s, name) if value is DELETED else self.attrs.put(s, name, value)
         if self.obj is not None:
             s.heap.touch(self)
             s.effect(fn, [self, Constant(name), *args])

@@ -20,7 +20,7 @@ from ..size_nodes import from_torch, to_torch
 from ..states.function_state import unasked
 from ..tables import wrapper
 from ..tensor_guards import guard_place
-from . import first_reads
+from . import first_reads, unmapped
 from .base import TUPLE_ITERATOR, Raised, Value, special_error, type_name
 from .constant import Constant
 from .descriptors import through_object
@@ -101,7 +101,11 @@ class TensorValue(Value):
         handler = tables.tensor_attributes.get(name)
         if handler is not None:
             return handler(s, self)
-        return s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
+        start = s.tracer.builder.next_id
+        found = s.recording.traced(lambda: s.tracer.attribute(self.handle(s), name))
+        if s.levels and found.is_tensor:
+            unmapped.lay_out(s, OWN_MEMBERS[name].__get__, [self.handle(s)], {}, found, start)
+        return found
 
     def getattr(self, s: Session, name: str) -> Value:
         if name == "__class__":
@@ -369,6 +373,7 @@ class TensorMethod(Value):
         if s.asker.takes_method(self.owner, self.name, args, kwargs):
             return s.asker.call(getattr(torch.Tensor, self.name), [self.owner, *args], kwargs)
         if handler is not None:
+            s.calls.check_method(getattr(torch.Tensor, self.name), self.owner, args, kwargs)
             result = handler(s, self.owner, args, kwargs)
             if result is not None:
                 return result

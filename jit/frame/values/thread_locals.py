@@ -15,7 +15,8 @@ from ...runtime import facts
 from .. import source as src
 from ..tables import wrapper
 from .base import lookup
-from .objects import DELETED, ObjectValue
+from .objects import ObjectValue
+from .overlays import DELETED
 
 if TYPE_CHECKING:
     from ..session import Session

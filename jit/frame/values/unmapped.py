@@ -7,26 +7,33 @@ each slice a tensor of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from ...errors import Unsupported
-from ...graph import mapping, maps
+from ...graph import mapping, maps, physical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ...graph.dims import IntExpr
     from ...graph.handles import Base, TensorHandle
+    from ..library.transforms import Level
     from ..session import Session
     from .base import Value
 
 
-def _bases(s: Session, values: Iterable[Value]) -> Iterator[Base]:
-    """The memory of the tensors among the arguments of a call."""
+def _handles(s: Session, values: Iterable[Value]) -> Iterator[TensorHandle]:
+    """The tensors among the arguments of a call."""
     for v in values:
         if v.is_tensor:
-            yield v.handle(s).base
+            yield v.handle(s)
         elif not v.is_plain:
-            yield from _bases(s, v.nested(s) or ())
+            yield from _handles(s, v.nested(s) or ())
+
+
+def _bases(s: Session, values: Iterable[Value]) -> Iterator[Base]:
+    """Their memory."""
+    return (handle.base for handle in _handles(s, values))
 
 
 def _outside(base: Base, first: int) -> bool:
@@ -71,3 +78,25 @@ def note(s: Session, args: Iterable[Value], result: Value) -> None:
                 and base.node in maps.depends(s.tracer.builder.nodes, level.number)):
                 raise Unsupported("a tensor that is not mapped is changed in place by one that is, inside torch.vmap",
                                   "use the operation that gives a new tensor", kind="functorch")
+
+
+def lay_out(s: Session, fn: Callable, args: list, kwargs: dict, result: Value, start: int) -> None:
+    """A call inside of maps has given this, which is laid out as by PyTorch's maps. ``start``: the number of the first
+    node that it has made. Raises Unsupported where PyTorch refuses the call."""
+    levels = [level for level in s.levels if level.randomness]
+    if not levels or not all(level.entered for level in levels):
+        return
+    in_progress = [physical.Map(level.number, size(s, level), level.randomness) for level in levels]
+    found, error = physical.asked(in_progress, fn, args, kwargs, lambda h: bool(mapped(s, h.base)))
+    if error is not None:
+        raise Unsupported("an operation that PyTorch refuses inside torch.vmap", "it runs in eager", kind="functorch")
+    made = list(_handles(s, [result]))
+    if found is not None and len(found) == len(made):
+        for handle, of in zip(made, found):
+            if physical.of(handle) is None:
+                physical.lay_out(handle, of, start)
+
+
+def size(s: Session, level: Level) -> IntExpr:
+    """How many slices a map has."""
+    return level.entered[0][-1].handle(s).shape[0]

@@ -99,7 +99,7 @@ for _name, _dtype in {
 
 
 @op("cpu", alias=True)
-def cpu(b: Builder, self: Node, memory_format: torch.memory_format | None = None) -> Node:
+def cpu(b: Builder, self: Node, *, memory_format: torch.memory_format | None = None) -> Node:
     return to_type(b, self, device="cpu", memory_format=memory_format)
 
 

@@ -9,10 +9,11 @@ import torch
 from jit.devices import backend
 from jit.errors import Unsupported
 from jit.graph.build import result_dtype
+from jit.graph.dims import specialize
 from jit.graph.handles import SymSize, TensorHandle, offset_in_base, to_nodes
 from jit.graph.layout import is_channels_last, is_dense, normalize_dim
 from jit.graph.ops.views import start_of
-from jit.graph.registry import op
+from jit.graph.registry import op, python_function
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
@@ -68,6 +69,13 @@ def is_contiguous(t: Tracer, self: TensorHandle, memory_format: torch.memory_for
         raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
     return (self.ndim == (4 if memory_format is torch.channels_last else 5)
             and is_channels_last(self.type.shape, self.type.strides))
+
+
+@python_function(torch.Tensor.dim_order)
+def dim_order(t: Tracer, self: TensorHandle, **options: bool) -> tuple[int, ...]:
+    """PyTorch's own code compares kinds of tensors, and is asked about one of the same sizes and strides."""
+    shape, strides = (tuple(map(specialize, of)) for of in (self.type.shape, self.type.strides))
+    return torch.Tensor.dim_order(torch.empty_strided(shape, strides, device="meta"), **options)
 
 
 @method("is_non_overlapping_and_dense")

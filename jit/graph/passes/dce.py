@@ -31,10 +31,13 @@ def as_check(node: Node) -> dict:
 
 def _of_backwards(nodes: list[Node]) -> set[Node]:
     """What depends on a tangent: the backward of a function of the program's, which is not run here, whatever it raises
-    or does, but where something needs it."""
+    or does, but where something needs it. What the function itself gives does not."""
     found: set[Node] = set()
     for node in nodes:
-        if node.op == "tangent" or not found.isdisjoint(node.inputs):
+        inputs = node.inputs
+        if node.op == "autograd_function":
+            inputs = inputs[:node.attrs["results"] + node.attrs["arguments"]]
+        if node.op == "tangent" or not found.isdisjoint(inputs):
             found.add(node)
     return found
 
