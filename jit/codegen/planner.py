@@ -263,7 +263,7 @@ class Planner:
             known = relied_on(kernels)
             found = target_of(device).compile_kernels(kernels, aligned, **({"joined": joined} if joined else {}))
             if config.strict and relied_on(kernels) != known:
-                raise AssertionError(f"the text of kernels relies on sizes: {relied_on(kernels)}, and before on {known}")
+                raise AssertionError(f"the text of kernels relies on sizes: {relied_on(kernels)}, before: {known}")
             for k, key in zip(kernels, keys):
                 self.code[key], text = found[k.name]
                 self.sources.append((k.name, text))
