@@ -497,7 +497,8 @@ CALLS = {
     "function in C": lambda a, b: torch.sin(a), "of a list": lambda a, b: torch.stack([a, b]),
     "with a name": lambda a, b: torch.add(a, b, alpha=2), "operator": lambda a, b: a + b, "power": lambda a, b: a ** b,
     "equal": lambda a, b: a == b, "attribute": lambda a, b: a.shape, "method": lambda a, b: a.detach(),
-    "method in Python": lambda a, b: a.split(1), "function in Python": F.mse_loss, "absolute value": lambda a, b: abs(a),
+    "method in Python": lambda a, b: a.split(1), "function in Python": F.mse_loss,
+    "absolute value": lambda a, b: abs(a),
     "weights": lambda a, b: F.layer_norm(a, (3,), b), "length": lambda a, b: len(a), "new": lambda a, b: torch.ones(3),
     "data": lambda a, b: torch.tensor(a),
 }
