@@ -251,7 +251,7 @@ class Asker:
                  else self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
-        before = [(t, t.grad_fn) for t in mine]
+        before = [(t, history_of(t)) for t in mine] if s.states.peek(GRAD_MODE) else []
         with self.as_program(), Operators(self):
             try:
                 result = fn(*given, **named) if named or type(kwargs) is Unpacked else fn(*given)
@@ -267,13 +267,13 @@ class Asker:
                     raise Unsupported("an error of PyTorch whose text may name a class or a size",
                                       kind="argument-error") from None
                 raise Raised(s.exception(error)) from None
-        if any(t.grad_fn is not history for t, history in before):
+        if any(history_of(t) is not history for t, history in before):
             raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
                               "where gradients are recorded", "use the operation that gives a new tensor",
                               kind="gradient")
         for made in _stand_ins((result,)):
             # A leaf, or one that is placed, stands for what has its history already.
-            if not made.is_leaf and not made.placed and not any(made is t for t in mine):
+            if not made.placed and not any(made is t for t in mine) and not made.is_leaf:
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
         if not self.depth:
             self.with_history(result, mine)
@@ -609,6 +609,15 @@ class Emerging(NamedTuple):
     inside: Value
     history: Value
     shown: Value
+
+
+def history_of(tensor: StandIn) -> object:
+    """Its ``grad_fn``. Autograd refuses that of a view that was made where gradients were not recorded, once its memory
+    is changed; so it does to the program, where that needs it."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return RuntimeError
 
 
 def shows(func: Any) -> bool:
