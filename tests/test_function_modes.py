@@ -2,10 +2,12 @@
 compiler's."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
@@ -467,3 +469,58 @@ def test_a_gradient_that_is_read_again_asks_no_class():
         run(torch.ones(3).as_subclass(Sub))
         seen.append(Sub.calls)
     assert seen[0] == seen[1] == seen[2]
+
+
+def telling(name, base=torch.Tensor, members=None):
+    """A class of tensors that notes which function it is asked about, of which classes and with how many arguments."""
+    def function(cls, func, types, *given):
+        TOLD.append((cls.__name__, str(func), types, len(given), [list(named or ()) for named in given[1:]]))
+        return super(made, cls).__torch_function__(func, types, *given)
+
+    made = type(name, (base,), members or {"__torch_function__": classmethod(function)})
+    return made
+
+
+TOLD: list = []
+A = telling("A")
+B, D = telling("B", A), telling("D")
+OFF = telling("OFF", members={"__torch_function__": torch._C._disabled_torch_function_impl})
+
+
+class Telling(TorchFunctionMode):
+    def __torch_function__(self, func, types, *given):
+        TOLD.append(("mode", str(func), types, len(given), [list(named or ()) for named in given[1:]]))
+        return func(*given[0], **(given[1] if given[1:] else {}))
+
+
+CALLS = {
+    "function in C": lambda a, b: torch.sin(a), "of a list": lambda a, b: torch.stack([a, b]),
+    "with a name": lambda a, b: torch.add(a, b, alpha=2), "operator": lambda a, b: a + b, "power": lambda a, b: a ** b,
+    "equal": lambda a, b: a == b, "attribute": lambda a, b: a.shape, "method": lambda a, b: a.detach(),
+    "method in Python": lambda a, b: a.split(1), "function in Python": F.mse_loss,
+    "absolute value": lambda a, b: abs(a),
+    "weights": lambda a, b: F.layer_norm(a, (3,), b), "length": lambda a, b: len(a), "new": lambda a, b: torch.ones(3),
+    "data": lambda a, b: torch.tensor(a),
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct", "ignore:Using a target size")
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_told_about_a_call(name):
+    def fn(a, b, moded):
+        if moded:
+            with Telling():
+                return CALLS[name](a, b)
+        return CALLS[name](a, b)
+
+    for kinds in itertools.product((torch.Tensor, A, B, OFF), (torch.Tensor, B, D, OFF)):
+        for moded in (True, False):
+            seen = []
+            for run in (fn, jit.compile(fn)):
+                TOLD.clear()
+                try:
+                    result = run(*(torch.arange(3.0).as_subclass(k) for k in kinds), moded)
+                except TypeError:
+                    result = TypeError
+                seen.append((list(TOLD), type(result)))
+            assert seen[0] == seen[1], kinds

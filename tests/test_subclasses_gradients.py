@@ -177,3 +177,36 @@ def test_classes_of_what_leaves_a_transform(name, wants):
         result = run(torch.tensor(0.5), torch.arange(3.0, requires_grad=wants).as_subclass(Held))
         found.append([(type(t), t.requires_grad, t.tolist()) for t in torch.utils._pytree.tree_leaves(result)])
     assert found[0] == found[1]
+
+
+def _unrecorded_row(p):
+    with torch.no_grad():
+        p[1] += 1
+    return p
+
+
+def _unrecorded_view(p):
+    with torch.no_grad():
+        q = p[1:]
+        q += 1
+    return q.shape, q.requires_grad, p
+
+
+def _used_unrecorded(p):
+    with torch.no_grad():
+        q = p[1:]
+        q.add_(1)
+        r = q * 2
+    return r, (p * 3).sum()
+
+
+@pytest.mark.parametrize("fn", [_unrecorded_row, _unrecorded_view, _used_unrecorded])
+def test_a_view_that_is_changed_where_nothing_is_recorded(fn):
+    found = []
+    for run in (fn, jit.compile(fn)):
+        torch.manual_seed(0)
+        p = wanted(3, 4)
+        result = torch.utils._pytree.tree_leaves(run(p))
+        wants = [r.requires_grad for r in result if isinstance(r, torch.Tensor)]
+        found.append(taken_apart([result, wants, p.detach()]))
+    same(*found)

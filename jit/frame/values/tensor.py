@@ -260,7 +260,7 @@ class TensorValue(Value):
         return s.recording.read_later(float, self, "keep it a tensor")
 
     def absolute(self, s: Session) -> Value:
-        return s.torch_call(torch.abs, [self], {})
+        return s.torch_call(torch.Tensor.abs, [self], {})
 
     def rounded(self, s: Session, digits: list[Value]) -> Value:
         cls = self.pytype(s)
