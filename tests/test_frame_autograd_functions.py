@@ -607,3 +607,31 @@ def test_a_backward_that_applies_its_own_function():
             want = first, second
     for got, expected in zip((*first, *second), (*want[0], *want[1])):
         torch.testing.assert_close(got, expected)
+
+
+class Twice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_what_is_dropped_behind_a_function_has_drawn_and_may_raise():
+    def f(x, i):
+        y = Twice.apply(x)
+        y[i]
+        torch.rand_like(y)
+        return x * 3
+
+    x, compiled = torch.ones(3, requires_grad=True), jit.compile(f)
+    after = []
+    for fn in (f, compiled):
+        torch.manual_seed(0)
+        fn(x, torch.tensor([1]))
+        after.append(torch.rand(2).tolist())
+        with pytest.raises(IndexError):
+            fn(x, torch.tensor([7]))
+    assert after[0] == after[1]

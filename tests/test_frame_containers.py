@@ -6,6 +6,8 @@ import collections
 import torch
 from frame_harness import Cases, said, sequence
 
+import jit
+
 cases = Cases()
 VECTOR = torch.arange(3.0)
 
@@ -165,3 +167,37 @@ def test_what_is_no_index_of_a_slice_is_guarded():
         return f
 
     sequence(make, [(VECTOR, [1, 2], 1.5), (VECTOR, [1, 2], 4), (VECTOR, [1, 2], "a"), (VECTOR, [1, 2], None)])
+
+
+class Thing:
+    def __init__(self):
+        self.a, self.b, self.c = 1, 2, 3
+
+
+def test_an_attribute_that_is_deleted_and_set_anew_comes_last():
+    def f(x, old, fn):
+        new = Thing()
+        for thing in (new, old):
+            del thing.a
+            thing.c = 4
+            thing.a = x
+            thing.a = x + 1
+            vars(thing)["d"] = thing.__dict__.pop("b", None)
+            thing.b = 5
+        fn.a, fn.b = 1, 2
+        del fn.a
+        fn.a = 3
+        seen = [list(vars(thing)) for thing in (new, old, fn)]
+        del old.c
+        return seen, list(old.__dict__), new, fn.__dict__
+
+    def made():
+        def fn():
+            return None
+
+        fn.a = 0
+        return torch.ones(2), Thing(), fn
+
+    want, got = f(*(arguments := made())), jit.compile(f)(*(others := made()))
+    assert want[:2] == got[:2] and list(vars(want[2])) == list(vars(got[2])) and list(want[3]) == list(got[3])
+    assert list(vars(arguments[1])) == list(vars(others[1]))

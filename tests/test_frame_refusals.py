@@ -220,3 +220,34 @@ def test_what_only_zeros_are_refused_for():
     torch.testing.assert_close(compiled(x, w, a), f(x, w, a))
     with pytest.raises(RuntimeError, match="weights sum to zero"):
         compiled(x, w * 0, a)
+
+
+WRONG = ["x.requires_grad_(None)", "x.requires_grad_(0)", "x.requires_grad_([True])", "x.size(1, 2)", "x.size(bogus=1)",
+         "x.__len__(1)", "x.__hash__(bogus=1)", "x.item(1)", "x.tolist(bogus=1)", "x.equal(None)", "x.equal(x, x)",
+         "x.numpy(1)", "x.as_subclass(None)", "x.register_hook()", "x.backward(bogus=1)", "x.cpu(None)",
+         "x.data_ptr(3)", "torch.is_tensor(x, 1)", "torch.is_grad_enabled(1)", "torch.is_grad_enabled(bogus=1)",
+         "torch.is_autocast_cache_enabled(x)", "torch.get_autocast_dtype('cpu', 1)", "set(x, 1)", "frozenset(bogus=1)",
+         "dict({}, {})", "zip(bogus=1)", "bool(1, 2)", "slice(1, 2, 3, 4)", "dir(1, 2)", "getattr(x, None)",
+         "hasattr(x, 1)", "delattr(x, None)", "setattr(x, 1, 2)", "object.__new__(1)", "dict.__new__()",
+         "object.__getattribute__('a', 'b')", "iter(x, bogus=1)", "torch.autograd.grad(bogus=1)"]
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_what_a_call_does_not_take_is_refused(call):
+    """By functions that graphs have rules of their own for, which take arguments as they come."""
+    space = {"torch": torch}
+    exec(f"def f(x):\n    try:\n        return x + 1, {call}\n    except Exception as error:\n"
+         "        return x + 1, type(error), str(error)\n", space)
+    want, got = space["f"](VECTOR.clone()), jit.compile(space["f"])(VECTOR.clone())
+    assert len(want) == 3 and want[1:] == got[1:]
+    torch.testing.assert_close(got[0], want[0])
+
+
+@pytest.mark.parametrize("ask", [lambda x: x.dim_order(), lambda x: x.t().dim_order(),
+                                 lambda x: x[:1].dim_order(ambiguity_check=True)], ids=["rows", "columns", "one row"])
+def test_the_order_of_dimensions(ask):
+    def f(x):
+        return x + 1, said(lambda: ask(x))
+
+    for n in (2, 3, 4):
+        same(f(torch.ones(n, 3)), jit.compile(f)(torch.ones(n, 3)))

@@ -542,3 +542,23 @@ def test_what_foreach_functions_return():
     for a, b in zip(f(x), jit.compile(f, fullgraph=True)(x), strict=True):
         assert type(a) is type(b) and (a is None or len(a) == len(b)
                                        and all(torch.allclose(p, q) for p, q in zip(a, b, strict=True)))
+
+
+def test_a_view_that_was_there_before_its_base_required_grad_gets_no_gradient():
+    def step(x, y):
+        (y.sin() * 2).sum().backward()
+        return x.grad, y.grad
+
+    def made(how):
+        x = torch.arange(3.0)
+        if how == "before":
+            y = x[1]
+            x.requires_grad_()
+        else:
+            y = x[1].requires_grad_()
+        return x, y
+
+    compiled = jit.compile(step)
+    for how in ("its own", "before", "its own"):
+        want, got = step(*made(how)), compiled(*made(how))
+        assert [g is None for g in want] == [g is None for g in got]

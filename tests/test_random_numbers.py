@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import jit
+from jit.frame.values import drawn
+from jit.runtime import drawing
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -250,3 +252,48 @@ def test_limits_that_are_drawn(fn, dtype):
             random.seed(1)
             got = compiled(x)
             assert got.dtype is want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("make", [lambda: np.random.RandomState(1.5), lambda: np.random.RandomState(-1),
+                                  lambda: np.random.RandomState("a"), lambda: random.Random([1])],
+                         ids=["a float", "negative", "a text", "a list"])
+def test_seeds_that_are_refused(make):
+    def f(x):
+        try:
+            return x + 1, make().random()
+        except (TypeError, ValueError) as error:
+            return x + 1, type(error), str(error)
+
+    want, got = f(X), jit.compile(f)(X)
+    assert want[1:] == got[1:]
+    torch.testing.assert_close(got[0], want[0])
+
+
+def test_many_numbers_are_drawn_once_while_capturing(monkeypatch):
+    calls = []
+
+    def counted(*args):
+        calls.append(args[1])
+        return drawing.called(*args)
+
+    monkeypatch.setattr(drawn, "called", counted)
+
+    def f(x):
+        return x + sum([random.random() for _ in range(100)]), [random.randint(0, 5) for _ in range(100)]
+
+    seen = []
+    for fn in (f, jit.compile(f)):
+        random.seed(3)
+        seen.append(fn(X))
+    assert seen[0][1] == seen[1][1] and len(calls) <= 2 * 200
+    torch.testing.assert_close(seen[1][0], seen[0][0])
+
+
+def test_a_number_behind_many_others_is_read():
+    def f(x):
+        return x + 1, [int(random.random() * 5) + 1 for _ in range(80)], [1] * int(random.random() * 5)
+
+    random.seed(4)
+    want = f(X)
+    random.seed(4)
+    assert jit.compile(f)(X)[1:] == want[1:]

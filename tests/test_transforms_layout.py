@@ -169,3 +169,53 @@ SPREAD = {
 @pytest.mark.parametrize("name", SPREAD)
 def test_what_no_slice_leads_to_is_expanded(name, layout):
     agree(SPREAD[name], torch.ones(3, 3) if layout == "square" else LAYOUTS[layout]())
+
+
+BETWEEN = {
+    "contiguous": lambda r: r.clamp(0.5).contiguous(), "asked": lambda r: r.sin() * r.sin().stride(0),
+    "shown or copied": lambda r: (r * 2).transpose(0, -1).reshape(-1), "cloned": lambda r: r.exp().clone(),
+    "joined": lambda r: torch.stack([r, r], -1), "filled": lambda r: r.masked_fill(r > 1, 0),
+    "power of a number": lambda r: 2 ** r, "spread": torch.diag_embed,
+    "triangle": lambda r: r.expand(2, *r.shape).tril(),
+    "turned round": lambda r: r.sin().transpose(0, -1), "of two": lambda r: (r * 2, r.sum(0)),
+    "nested": lambda r: vmap(lambda e: e.clamp(0.5).contiguous(), in_dims=-1)(r),
+    "changed": lambda r: r.add_(1), "changed and copied": lambda r: r.clone().mul_(2)}
+LYING = {
+    "turned": ({}, lambda n: torch.arange(6.0 * n).view(2, 3, n).permute(2, 0, 1)),
+    "between": ({"out_dims": -1}, lambda n: torch.arange(6.0 * n).view(3, n, 2).permute(1, 2, 0)),
+    "last": ({"in_dims": -1}, lambda n: torch.arange(6.0 * n).view(2, 3, n)),
+    "to the last": ({"out_dims": -1}, lambda n: torch.arange(6.0 * n).view(n, 2, 3))}
+
+
+@pytest.mark.parametrize("lying", LYING)
+@pytest.mark.parametrize("name", BETWEEN)
+def test_slices_lie_as_in_eagers_tensor_of_all(name, lying):
+    axes, make = LYING[lying]
+    fn = vmap(BETWEEN[name], **axes)
+    jit.reset()
+    compiled = jit.compile(fn, fullgraph=True)
+    for n in (2, 4, 5):
+        given, other = make(n) / 16, make(n) / 16
+        assert outcome(compiled, given) == outcome(fn, other)
+        assert torch.equal(given, other)
+
+
+@pytest.mark.parametrize("fn", [lambda r: torch.column_stack([r, r]), lambda r: r.data * 2, lambda r: r.sum().flip(0),
+                                lambda r: torch.bucketize(r, torch.arange(3.0))],
+                         ids=["no rule", "data", "no dimension", "found"])
+def test_what_eagers_maps_refuse(fn):
+    agree(vmap(fn), torch.ones(3, 2))
+
+
+SHOWN = {
+    "T": lambda r: r.T, "expand": lambda r: r.expand(r.shape), "t": lambda r: r.t(), "view": lambda r: r.view(r.shape),
+    "movedim": lambda r: r.movedim(0, 0), "transpose": lambda r: r.transpose(0, 0), "same": lambda r: r.contiguous()}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_which_results_are_the_very_tensor(name):
+    fn = vmap(lambda r: (SHOWN[name](r), r))
+    for x in (torch.ones(3), torch.ones(3, 2)):
+        want, got = fn(x), jit.compile(fn)(x)
+        assert [t is x for t in want] == [t is x for t in got]
+        assert all(t.data_ptr() == x.data_ptr() for t in got)

@@ -324,7 +324,7 @@ def unflatten(t, self: TensorHandle, dim: int, sizes):
 @python_function(torch.broadcast_tensors)
 def broadcast_tensors(t: Tracer, *tensors: TensorHandle | Sequence[TensorHandle]) -> tuple[TensorHandle, ...]:
     shape = broadcast_shapes(*(x.type.shape for x in unpacked(tensors)))
-    return tuple(t.call_op("expand", (x, shape), {}) for x in unpacked(tensors))
+    return tuple(x if same_ints(x.shape, shape) else t.call_op("expand", (x, shape), {}) for x in unpacked(tensors))
 
 
 @python_function(torch.is_tensor)

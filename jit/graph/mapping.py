@@ -49,7 +49,11 @@ def shown(tracer: Tracer, part: TensorHandle, slice_: Node, whole: TensorHandle,
     batch.done[slice_] = made = whole.node
     for n in reversed(steps):
         batch.done[n] = made = batch.visit(n)
-    return tracer.wrap(made, [whole], True, start) if base_of(made) is base_of(whole.node) else None
+    if base_of(made) is not base_of(whole.node):
+        return None
+    found = tracer.wrap(made, [whole], True, start)
+    # A view of all of it, in the same order, is a tensor of its own.
+    return tracer.wrap(tracer.builder.alias(made), [whole], True, start) if found is whole else found
 
 
 def settle(tracer: Tracer, node: Node) -> None:

@@ -40,10 +40,11 @@ class Map(NamedTuple):
 
 class Physical(NamedTuple):
     """A tensor of the sizes and strides that eager's has, and its mapped dimensions: (map, dimension in what is left
-    without those of the maps around it), the outermost first."""
+    without those of the maps around it), the outermost first. ``same``: the operand whose very tensor it is."""
 
     tensor: torch.Tensor
     dims: tuple[tuple[Map, int], ...] = ()
+    same: TensorHandle | None = None
 
     def left(self, number: int) -> Physical:
         """The same behind the end of a map, whose dimension is the first of what the function around it sees."""
@@ -78,6 +79,13 @@ def of(handle: TensorHandle) -> Physical | None:
     return handle.physical if handle.chain or handle.physical is not None else handle.base.physical
 
 
+def very(handle: TensorHandle) -> TensorHandle:
+    """The handle that was an operation's first operand, where eager has given its very tensor back."""
+    while handle.physical is not None and handle.physical.same is not None:
+        handle = handle.physical.same
+    return handle
+
+
 def slice_of(slice_: TensorHandle, whole: TensorHandle, dim: int, number: int, randomness: str) -> None:
     """A map gives its function a slice along a dimension of a tensor."""
     found = of(whole) or (None if whole.base.mapped else _plain(whole))
@@ -97,7 +105,8 @@ def asked(maps: Sequence[Map], fn: Callable, args: Sequence[object], kwargs: dic
     """-> (eager's tensors of the results, what eager raises). ``varies``: whether a handle that nothing is known of is
     mapped."""
     known: dict[int, Physical] = {}
-    for h in of_kind(TensorHandle, (list(args), kwargs)):
+    handles = {id(h): h for h in of_kind(TensorHandle, (list(args), kwargs))}
+    for h in handles.values():
         found = of(h)
         if found is None and varies(h):
             return None, None
@@ -108,11 +117,13 @@ def asked(maps: Sequence[Map], fn: Callable, args: Sequence[object], kwargs: dic
     error = None
     for fill in (1, None, 0) if small else (None,):
         with _entered(maps) as levels:
-            made = {key: _wrapped(_filled(p, fill, small), levels) for key, p in known.items()}
+            filled = {key: _filled(p, fill, small) for key, p in known.items()}
+            made = {key: _wrapped(p, levels) for key, p in filled.items()}
             answer = ask(fn, *(mapped(lambda v: made.get(id(v), v), a) for a in (list(args), kwargs)), StandIns())
             if answer.error is None:
                 numbers = {levels[m.number]: m for m in maps}
-                return [_unwrapped(t, numbers) for t in of_kind(torch.Tensor, answer.result)], None
+                given = {id(p.tensor): handles[key] for key, p in filled.items()}
+                return [_unwrapped(t, numbers, given) for t in of_kind(torch.Tensor, answer.result)], None
             error = answer.error
     return None, error if small else None
 
@@ -147,12 +158,12 @@ def _wrapped(p: Physical, levels: dict[int, int]) -> torch.Tensor:
     return tensor
 
 
-def _unwrapped(tensor: torch.Tensor, levels: dict[int, Map]) -> Physical:
+def _unwrapped(tensor: torch.Tensor, levels: dict[int, Map], given: dict[int, TensorHandle]) -> Physical:
     dims = []
     while torch_private.is_mapped(tensor):
         dims.append((levels[torch_private.level_of_map(tensor)], torch_private.mapped_dim(tensor)))
         tensor = torch_private.of_all_slices(tensor)
-    return Physical(tensor.to("meta"), tuple(reversed(dims)))
+    return Physical(tensor.to("meta"), tuple(reversed(dims)), given.get(id(tensor)))
 
 
 def lay_out(handle: TensorHandle, found: Physical, start: int) -> None:

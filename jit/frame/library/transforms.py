@@ -233,7 +233,7 @@ def map_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
 @_step(torch_private.map_leaves, "_remove_batch_dim")
 def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensor, number, _, dim = args
-    level, handle = _level(s, number), tensor.handle(s)
+    level, handle = _level(s, number), physical.very(tensor.handle(s))
     for (slice_, version, _, whole), (given, at) in zip(level.entered, level.given):
         if handle.base is slice_.base and slice_.base.version != version:
             if handle.chain:
@@ -249,7 +249,7 @@ def map_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value
     view = whole and mapping.shown(s.tracer, handle, base_of(handle.node), whole.handle(s), level.number,
                                 unmapped.size(s, level))
     if view:
-        found = whole if view is whole.handle(s) else s.recording.tensor_of(view)
+        found = s.recording.tensor_of(view)
     elif unmapped.differs(s, handle.base, level.number):
         found = _all_slices(s, tensor, level)
     else:  # eager's own way, which fits the shape of a slice only where the map's dimension is in front

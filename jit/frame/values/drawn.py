@@ -41,17 +41,20 @@ class GeneratorObject(ObjectValue):
         kind: its record.
         known: the pickled generator at this point of the program, None where its state is not known.
         program: (method, positional arguments, named ones) of each call that has drawn while the state was not known.
+        reached: the pickled copy on which these calls were made; None before the first one.
+        states: by the number of a call that has read the state, the same at that call.
         seeded: whether the program may draw: not from a new generator that the system has seeded.
     """
 
     draws = property(lambda self: drawn_by)
     known: bytes | None = None
     program: tuple = ()
+    reached: bytes | None = None
     seeded = True
 
     def __init__(self, kind: Kind, obj: Any = None, source: Source | None = None) -> None:
         super().__init__(kind.cls, obj, source)
-        self.kind = kind
+        self.kind, self.states = kind, dict[int, bytes]()
 
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
@@ -92,13 +95,19 @@ class GeneratorObject(ObjectValue):
         """The state of a generator of which nothing is known: good for being set again, and for being returned."""
         s.heap.touch(self)
         s.set_field(self, "program", (*self.program, (name, (), ())))
+        s.set_entry(self.states, len(self.program) - 1, pickle.dumps(self.copy()))
         return StateValue(self, len(self.program) - 1)
+
+    def copy(self) -> Any:
+        """One that is where this one is, whose state was not known at first."""
+        return self.kind.copied(self.obj) if self.reached is None else pickle.loads(self.reached)
 
     def put_back(self, s: Session, name: str, state: StateValue) -> Value:
         """The state is what it was before."""
         s.heap.touch(self)
         s.set_field(self, "known", None)
         s.set_field(self, "program", (*self.program, (name, state.position, ())))
+        s.set_field(self, "reached", self.states[state.position])
         s.effect(put_back, [self, Constant(name), state])
         return Constant(None)
 
@@ -125,15 +134,9 @@ class GeneratorObject(ObjectValue):
         return s.from_python(result)
 
     def draw(self, s: Session, name: str, args: tuple, kwargs: dict) -> Value:
-        program = (*self.program, (name, args, tuple(kwargs.items())))
-        generator, states = self.kind.copied(self.obj), []
-        for earlier, positional, given in program[:-1]:
-            states.append(pickle.dumps(generator))
-            if type(positional) is int:
-                generator = pickle.loads(states[positional])
-                continue
-            called(generator, earlier, positional, dict(given))
+        program, generator = (*self.program, (name, args, tuple(kwargs.items()))), self.copy()
         result = _called(s, generator, name, args, kwargs)
+        s.set_field(self, "reached", pickle.dumps(generator))
         s.set_field(self, "program", program)
         self.again(s, name, args, kwargs)
         if result is None:

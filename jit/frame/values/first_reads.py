@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .tensor import TensorValue
 
 _MOST = 64  # elements
+# Numbers drawn before one that is read: its guard draws them all, and so do those of the numbers behind it.
+_MOST_DRAWS = 64
 
 
 def possible(s: Session, handle: TensorHandle) -> bool:
@@ -56,7 +58,7 @@ def _only_input(s: Session, handle: TensorHandle) -> tuple[TensorValue, Node, li
     if tensor.obj is None or tensor.source is None or tensor.obj.is_meta:
         return None
     if tensor.source.drawn:
-        return tensor, node, cone
+        return (tensor, node, cone) if tensor.source.index < _MOST_DRAWS else None
     if node.dtype.is_floating_point or node.dtype.is_complex or not tensor.source.guarded:
         return None
     return tensor, node, cone
@@ -76,10 +78,9 @@ def read(s: Session, tensor: TensorValue, method: str) -> Value | None:
     if outside.source.drawn:
         generator = s.heap.by_source[outside.source.of.of]
         source = src.Computed(generator.source, _drawn, (generator.program[:outside.source.index + 1], text, method))
-        real = generator.obj
     else:
-        source, real = src.Computed(outside.source, _of_tensor, (text, method)), outside.obj
-    number = source.read()(real)
+        source = src.Computed(outside.source, _of_tensor, (text, method))
+    number = _of_tensor(text, method)(outside.obj)
     if decides and not s.varying.foretells(s.frames[-1].where(), number):
         raise Reconsider("")
     return _wrapped(s, number, source)
