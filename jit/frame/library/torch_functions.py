@@ -187,6 +187,8 @@ def plain_reader(name: str) -> Callable:
                 number = number or first_reads.read(s, tensor, name)
             if number is not None:
                 return number
+            if name == "__bool__" and not args and not kwargs:
+                raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch")
             # None: as a call of torch, which may be made later.
             return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)
         return s.from_python(s.really(getattr(found, name)))
