@@ -53,6 +53,7 @@ class StandIn(torch.Tensor):
 
     value: TensorValue
     asker: Asker
+    since: int  # ``Asker.operators`` when it was made
     placed = False  # its history only says what autograd takes the tensor for; see ``_placed``
     __torch_function__ = torch_private.no_function  # type: ignore[assignment]
 
@@ -167,14 +168,16 @@ class Asker:
         made: id of a value -> (value, its stand-in).
         leaves: id of a stand-in that has a history -> (it, stand-ins that this history may lead to).
         shown: id of what a call has given that shows the memory of its argument -> how; see ``Shown``.
-        depth: how many operators are being executed inside one another.
+        depth: how many operators are being executed inside one another; ``operators``: how many there were.
+        released: ids of values whose stand-ins are not to be kept in ``made``, but by PyTorch alone.
         keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
     """
 
     def __init__(self, s: Session) -> None:
         self.s = s
         self.seen = False
-        self.depth = 0
+        self.depth = self.operators = 0
+        self.released: set[int] = set()
         self.kinds: dict[type, type] = {}
         self.made: dict[int, tuple[TensorValue, StandIn]] = {}
         self.leaves: dict[int, tuple[StandIn, list[StandIn]]] = {}
@@ -272,6 +275,7 @@ class Asker:
                               "where gradients are recorded", "use the operation that gives a new tensor",
                               kind="gradient")
         for made in _stand_ins((result,)):
+            self.made[id(made.value)] = made.value, made
             # A leaf, or one that is placed, stands for what has its history already.
             if not made.placed and not any(made is t for t in mine) and not made.is_leaf:
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
@@ -348,8 +352,9 @@ class Asker:
         kind = self.kind_of(value.cls, Asked if value.overrides_functions(self.s) else StandIn)
         made = value.new_stand_in(self.s, kind)
         made = _placed(made, value.unwritable(self.s))
-        made.value, made.asker = value, self
-        self.made[id(value)] = value, made
+        made.value, made.asker, made.since = value, self, self.operators
+        if id(value) not in self.released:
+            self.made[id(value)] = value, made
         return made
 
     def kind_of(self, cls: type, base: type) -> type:
@@ -409,6 +414,10 @@ class Asker:
         """Where PyTorch would call ``__torch_dispatch__`` or a kernel."""
         with self.as_compiler():
             self.depth += 1
+            self.operators += 1
+            first, mine = self.operators, list(_stand_ins((args, kwargs)))
+            known = {id(t.value): self.made.get(id(t.value)) for t in mine}
+            self.made.update({id(t.value): (t.value, t) for t in mine})
             try:
                 given = [self.to_value(a) for a in args]
                 named = {k: self.to_value(v) for k, v in kwargs.items()}
@@ -416,9 +425,28 @@ class Asker:
                     found = self.by_operator(func, given, named)
                 if self.depth == 1:
                     self.note_shown(func, given, named, found)
-                return self.to_real(found)
+                return self.handed_over(found, first)
             finally:
                 self.depth -= 1
+                for key, before in known.items():
+                    if before is None:
+                        self.made.pop(key, None)
+                    else:
+                        self.made[key] = before
+
+    def handed_over(self, found: Value, first: int) -> Any:
+        """What an operator has given, for PyTorch. What was made by the operator of this number, or later, is held by
+        nobody else: where PyTorch makes a variable of it, it takes that very tensor, and no copy, as in eager."""
+        for value in [found] if found.is_tensor else found.nested(self.s) or ():
+            known = self.made.get(id(value))
+            if value.is_tensor and value.obj is None and (
+                    known is None or known[1].since >= first and not known[1].requires_grad):
+                self.made.pop(id(value), None)
+                self.released.add(id(value))
+        try:
+            return self.to_real(found)
+        finally:
+            self.released.clear()
 
     def note_shown(self, func: Any, args: list[Value], kwargs: dict[str, Value], found: Value) -> None:
         """An operator that a call of the program's comes to has given this."""
