@@ -263,7 +263,7 @@ class Emitter:
     def call_any(self, fn: object, arguments: Sequence[Callable[[], None]], kwnames: tuple = ()) -> None:
         """The same of any function. A mode that the program is in where the rewritten function ends has been asked
         while capturing."""
-        self.load_const(unasked(fn) if function_modes(self.session) and calls_torch(fn) else fn)
+        self.load_const(unasked(fn) if calls_torch(fn) and function_modes(self.session) else fn)
         for push in arguments:
             push()
         self.cmd("call", len(arguments), kwnames)
