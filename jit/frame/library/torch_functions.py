@@ -59,6 +59,15 @@ def is_current_stream_capturing(s: Session, args: list[Value], kwargs: dict[str,
     return s.wrap(now, src.Returned(src.Const(fn)))
 
 
+@on_function(torch.cuda.get_device_properties)
+def gpu_properties(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """They never change; which GPU is the current one does, and is asked."""
+    device = (args[0] if args else kwargs.get("device", Constant(None))).const(s)
+    if device is None or isinstance(device, (str, torch.device)) and torch.device(device) == torch.device("cuda"):
+        device = s.wrap_raw(torch.cuda.current_device).call(s, [], {}).const(s)
+    return s.fold(torch.cuda.get_device_properties, [Constant(device)], {})
+
+
 def _answered(fn: Callable) -> None:
     @on_call(fn)
     def ask(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
