@@ -153,7 +153,7 @@ class TensorHandle:
 
     @property
     def requires_grad(self) -> bool:
-        return self._grad or self._written()
+        return self._grad or self._written() or self._of_a_leaf()
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -172,6 +172,19 @@ class TensorHandle:
         """Whether it requires grad as a leaf, as a view does that is made inside, where gradients are not recorded, of
         what requires grad."""
         return self.requires_grad and self.is_leaf and bool(self.chain or self.base.frozen is not None)
+
+    @property
+    def views_require_grad(self) -> bool:
+        """Whether views require grad that are made of it where gradients are not recorded: what autograd takes them for
+        views of does."""
+        return self.base.requires_grad and not any(step.attrs.get("asked") for step in self.chain) or self._of_a_leaf()
+
+    def _of_a_leaf(self) -> bool:
+        """Whether what autograd takes it for a view of has become a leaf by ``requires_grad_()``."""
+        if not self.tracer.inner_leaves:
+            return False
+        own = max([i + 1 for i, step in enumerate(self.chain) if step.attrs.get("asked")], default=0)
+        return any(h.base is self.base and h._grad and h.chain == self.chain[:own] for h in self.tracer.inner_leaves)
 
     def _written(self) -> bool:
         """Whether a write with a gradient has reached this tensor through its memory."""

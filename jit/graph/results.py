@@ -104,6 +104,10 @@ class _Making:
     def differently(self, i: int, goes_on: bool) -> None:
         """Find what the graph is to give for result ``i`` and what the caller makes of it."""
         tracer, found, derived, h = self.tracer, self.found, self.derived, self.meant[i]
+        leaf = any(h is leaf for leaf in tracer.inner_leaves)
+        if h.requires_grad and not leaf and _is_detached(h):
+            raise NeedsEager("a result is a view of a tensor that requires grad and is made inside, of another's memory",
+                             "make it outside of the compiled function", kind="gradient")
         if h.base.region is not None:
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place
             derived.append(_shown_member(i, h))
@@ -131,7 +135,7 @@ class _Making:
             derived.append(OneOfSeveral(i))
         elif h.requires_grad and _is_alone(h, found) and (goes_on or restriction(h.chain) == "several"):
             derived.append(ViewOfItself(i, restriction(h.chain) == "several"))
-        if h.requires_grad and any(h is leaf for leaf in tracer.inner_leaves):
+        if h.requires_grad and leaf:
             derived.append(Leaf(i))
 
     def place_of(self, handle: TensorHandle, position: int) -> int:

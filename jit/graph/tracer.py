@@ -580,7 +580,7 @@ class Tracer:
             # It requires grad all the same where its base does, as a leaf: the gradient of what is computed from it
             # leads nowhere.
             cast = any(step.op == "reinterpret" and step.attrs["how"] == "dtype" for step in path)
-            result.requires_grad = handle.base.requires_grad and not cast
+            result.requires_grad = handle.views_require_grad and not cast
         return result
 
     def restrict(self, view: TensorHandle, why: str) -> None:

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common.h"
@@ -23,6 +24,7 @@ struct Record {
   std::vector<at::Tensor> results;  // with their history, which ends at the leaves
   std::vector<at::Tensor> leaves;
   at::Tensor memory;
+  std::mutex running;  // a backward puts the gradients at the leaves for a moment
 };
 
 void drop(void* record) { delete static_cast<Record*>(record); }
@@ -39,11 +41,11 @@ at::Tensor tensor_of(std::unique_ptr<Record> record, at::Device device) {
   return t;
 }
 
-const Record& record_of(const at::Tensor& t) {
+Record& record_of(const at::Tensor& t) {
   const c10::DataPtr& data = t.storage().data_ptr();
   TORCH_CHECK(data.get_deleter() == &drop, "jit: what a library call has recorded for its backward was replaced by a ",
               "copy, as hooks on saved tensors do");
-  return *static_cast<const Record*>(data.get_context());
+  return *static_cast<Record*>(data.get_context());
 }
 
 // `t` as a leaf. Where its memory may be written meanwhile it is a copy; else it counts changes with `t`, so that the
@@ -104,9 +106,32 @@ void recorded(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(tensor_of(std::move(record), device.value_or(at::kCPU)));
 }
 
+// The gradients of the leaves. On a processor a call has recorded hundreds of small steps, and a backward that may fill
+// the leaves' own gradients is quicker than one that is asked for some tensors: that first looks for them below each step.
+std::vector<at::Tensor> gradients_of(Record& record, const std::vector<at::Tensor>& outputs,
+                                     const std::vector<at::Tensor>& given) {
+  if (!record.memory.is_cpu())
+    return torch::autograd::grad(outputs, record.leaves, given, /*retain_graph=*/true, /*create_graph=*/false,
+                                 /*allow_unused=*/true);
+  std::vector<at::Tensor> gradients;
+  std::lock_guard<std::mutex> lock(record.running);
+  auto taken = [&] {
+    gradients.clear();
+    for (at::Tensor& leaf : record.leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), at::Tensor()));
+  };
+  try {
+    torch::autograd::backward(outputs, given, /*retain_graph=*/true, /*create_graph=*/false);
+  } catch (...) {
+    taken();
+    throw;
+  }
+  taken();
+  return gradients;
+}
+
 std::vector<at::Tensor> recorded_gradient(const at::Tensor& tensor,
                                           const c10::List<std::optional<at::Tensor>>& tangents) {
-  const Record& record = record_of(tensor);
+  Record& record = record_of(tensor);
   std::vector<at::Tensor> outputs, given, gradients(record.leaves.size());
   for (size_t i = 0; i < tangents.size() && i < record.results.size(); ++i) {
     std::optional<at::Tensor> tangent = tangents.get(i);
@@ -115,10 +140,7 @@ std::vector<at::Tensor> recorded_gradient(const at::Tensor& tensor,
     given.push_back(tangent->detach());
   }
   if (!outputs.empty() && !record.leaves.empty())
-    with_autograd([&] {
-      gradients = torch::autograd::grad(outputs, record.leaves, given, /*retain_graph=*/true, /*create_graph=*/false,
-                                        /*allow_unused=*/true);
-    });
+    with_autograd([&] { gradients = gradients_of(record, outputs, given); });
   c10::AutoGradMode off(false);
   for (size_t i = 0; i < gradients.size(); ++i)
     if (!gradients[i].defined()) gradients[i] = at::zeros_like(record.leaves[i]);
