@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -34,6 +34,18 @@ _KNOWN = (str, int, float, bytes, type(None), type, torch.dtype, types.FunctionT
           types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, torch_private.OpOverload,
           torch_private.OpOverloadPacket)
 
+def copied(table: set | frozenset) -> set | frozenset:
+    return table.copy()
+
+
+def merged(table: set | frozenset, keys: list) -> set | frozenset:
+    """A copy to which keys are added one after the other."""
+    return table.union(keys)
+
+
+# Methods in C that change a set, given a key, a set or, ``update``, a list of keys.
+_CHANGES = frozenset((set.add, set.discard, set.clear, set.update, set.__ior__, set.__iand__, set.__isub__, set.__ixor__))
+
 
 class SetValue(ContainerValue):
     """Sets and frozensets: ``entries`` maps the hashable stand-in to the element."""
@@ -46,6 +58,8 @@ class SetValue(ContainerValue):
         self.builtin = frozenset if issubclass(self.cls, frozenset) else set
         self._entries = entries
         self.added: dict = {}  # added before the elements were needed
+        self.history: tuple | None = None  # see ``table``; None: one element after the other was added
+        self.of_a_sequence = False  # whether it only stands for a sequence whose elements are added
 
     @classmethod
     def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
@@ -53,6 +67,49 @@ class SetValue(ContainerValue):
         for v in values:
             entries.setdefault(messages.set_element(s, v), v)
         return cls(entries, kind)
+
+    @classmethod
+    def made_by(cls, s: Session, entries: dict, kind: type, fn: Callable, *operands: SetValue) -> SetValue:
+        """A new set with these entries, which CPython makes by ``fn`` of other sets."""
+        made = cls(entries, kind)
+        made.history = ((fn, *[v.table(s) for v in operands]),)
+        return made
+
+    def table(self, s: Session) -> set | frozenset:
+        """A set of the keys that CPython has made in the same way: in which order elements come depends on how it came
+        about. It is not changed."""
+        entries = self.load(s)
+        if self.obj is not None and self.history is None:
+            real = src.raw_elements(self.obj)
+            if len(real) == len(entries) and all(k in entries for k in real):
+                return self.obj
+            made = set(real)
+            made.intersection_update(list(entries))
+            made.update(entries)
+            return made
+        found = replayed(self.steps())
+        return found if len(found) == len(entries) and all(k in entries for k in found) else set(entries)
+
+    def steps(self) -> tuple:
+        """How a set came about: a display adds one element after the other."""
+        if self.history is None and self.obj is not None:
+            return tuple([(set.add, k) for k in src.raw_elements(self.obj)])  # as most of them have come about
+        return self.history if self.history is not None else tuple([(set.add, k) for k in self._entries])
+
+    def steps_with(self, s: Session, fn: object, args: list[Value]) -> tuple | None:
+        """The steps with a further one; None where it is another method."""
+        if fn not in _CHANGES:
+            return None
+        operand = args[0] if args else None
+        if fn is set.update:
+            return (*self.steps(), (fn, [v.hash_key(s) for v in operand.items_list(s)]))
+        if fn in (set.add, set.discard, set.clear):
+            return (*self.steps(), (fn, *[self.wanted(s, v) for v in args]))
+        if type(operand) is not SetValue:
+            return (*self.steps(), (fn, operand.const(s)))
+        if fn is set.__ior__ and operand.of_a_sequence:
+            return (*self.steps(), (set.update, list(operand.load(s))))
+        return (*self.steps(), (fn, operand.table(s)))
 
     @property
     def entries(self) -> dict[object, Value]:
@@ -115,19 +172,7 @@ class SetValue(ContainerValue):
 
     def order(self, s: Session) -> list:
         """The keys in the order in which a real set iterates after the same changes."""
-        entries = self.load(s)
-        if self.obj is None:
-            grown: set = set()
-            for key in entries:  # one by one, as by a display: a set made of a dict has room for all at once
-                grown.add(key)
-            return list(grown)
-        real = src.raw_elements(self.obj)
-        shadow = real
-        if any(k not in entries for k in real) or len(entries) != len(real):
-            shadow = set(real)
-            shadow.intersection_update(list(entries))
-            shadow.update(entries)
-        return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
+        return list(self.table(s))
 
     def plain_text(self, s: Session) -> Value:
         return super().plain_text(s) if self.load(s) else Constant("set()")
@@ -146,7 +191,11 @@ class SetValue(ContainerValue):
             return None
         if self is not a and not a.by_class(s, op.forward):  # else a method of that class has not answered
             return None
-        return SetValue(a.combined(s, op, b), a.cls if a.cls in (set, frozenset) else a.builtin)
+        kind = a.cls if a.cls in (set, frozenset) else a.builtin
+        made = SetValue.made_by(s, a.combined(s, op, b), kind, op.fn, a, b)
+        if op.symbol == "|" and b.of_a_sequence:
+            made.history = ((merged, a.table(s), list(b.load(s))),)
+        return made
 
     def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         if op.symbol not in "&|-^" or self.builtin is not set or other.builtin not in (set, frozenset):
@@ -168,6 +217,8 @@ class SetValue(ContainerValue):
         return op.fn(set(self.load(s)), set(other.load(s))) if type(other) is SetValue else None
 
     def update(self, s: Session, entries: dict[object, Value], fn: object, args: list[Value]) -> None:
+        if self.cls is set:
+            s.set_field(self, "history", self.steps_with(s, fn, args))
         s.set_field(self, "_entries", entries)
         self.changed(s, fn, args)
 
@@ -179,10 +230,31 @@ class SetValue(ContainerValue):
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
+        elif self.cls in (set, frozenset) and self.history is not None and _are_plain(self.history):
+            e.call(replayed, e.const(self.history))
         elif self.cls in (set, frozenset):
-            e.build_object(self, self.cls, [TupleValue(list(self._entries.values()))])
+            e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in self.order(e.session)])])
         else:
             raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
+
+
+def replayed(history: tuple) -> set | frozenset:
+    """A new set that came about like this: a list of (method in C that changes a set, what it is given) or (function
+    that gives a new one, its operands)."""
+    found: set | frozenset = set()
+    for fn, *args in history:
+        changed = fn(found, *args) if fn in _CHANGES else fn(*args)
+        found = found if changed is None else changed
+    return found
+
+
+def _are_plain(history: tuple) -> bool:
+    """Whether all keys are the elements themselves."""
+    return all(type(k) in _PLAIN for _, *args in history for a in args
+               for k in (a if isinstance(a, (set, frozenset, list)) else (a,)))
+
+
+_PLAIN = (str, int, bool, bytes, float, type(None))
 
 
 class DictView(Value):
