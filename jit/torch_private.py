@@ -386,6 +386,8 @@ cudnn_switches = {name: tuple(optional(f"_C._{verb}_cudnn_{name}", "torch.backen
                   for name in ("enabled", "benchmark", "deterministic", "allow_tf32")}
 autocast_queries = tuple(optional(f"_C.{name}", "torch.autocast() asks it", _BREAK)
                          for name in ("_is_autocast_available", "_get_privateuse1_backend_name"))
+# In builds with CUDA alone.
+GpuProperties = getattr(torch._C, "_CudaDeviceProperties", type(None))
 is_capturing_stream = optional("cuda.graphs._cuda_isCurrentStreamCapturing",
                                "torch.cuda.is_current_stream_capturing() asks it", _BREAK)
 # torch.nn.attention.sdpa_kernel calls both; a kind that has only one of them breaks the graph.

@@ -13,6 +13,7 @@ import operator
 import string
 import types
 
+import pytest
 import torch
 from frame_harness import Cases
 
@@ -479,3 +480,50 @@ def test_records_are_logged_as_from_the_program():
             run(torch.ones(2))
             found.append(list(records))
         assert found[0] == found[1] == found[2] and len(found[0]) == (3 if level == logging.WARNING else 1)
+
+
+def _with_buffers(x):
+    module = torch.nn.Module()
+    module.register_buffer("a", x)
+    module.register_buffer("b", x[0])
+    made = copy.deepcopy(module)
+    return [made.a, made.b]
+
+
+COPIES = {
+    "rows": lambda x: copy.deepcopy([x[0], x[1]]), "a view and its tensor": lambda x: copy.deepcopy((x[1:], x)),
+    "one row twice": lambda x: copy.deepcopy([x[0]] * 2),
+    "in a dict": lambda x: [*copy.deepcopy({1: x, 2: x.T}).values()],
+    "detached": lambda x: copy.deepcopy([x.detach(), x]), "of a result": lambda x: copy.deepcopy([y := x * 2, y[0]]),
+    "apart": lambda x: [copy.deepcopy(x), copy.deepcopy(x[0])], "buffers": _with_buffers,
+    "behind a break": lambda x: copy.deepcopy([*sorted(x[0]), x]), "a column": lambda x: [copy.deepcopy(x[:, 0])],
+}
+
+
+@pytest.mark.parametrize("made", [lambda: torch.arange(6.0).view(2, 3), lambda: torch.arange(12.0).view(2, 6)[:, ::2]])
+@pytest.mark.parametrize("name", COPIES)
+def test_deep_copies_share_memory_as_their_tensors_do(name, made):
+    def fn(x):
+        found = COPIES[name](x)
+        found[0].add_(1)
+        return found
+
+    def looked_at(tensors):
+        places = [t.untyped_storage().data_ptr() for t in tensors]
+        return [(t.tolist(), t.stride(), places.index(p)) for t, p in zip(tensors, places)]
+
+    compiled = jit.compile(fn)
+    for _ in range(2):
+        assert looked_at(compiled(made())) == looked_at(fn(made()))
+
+
+def test_deep_copies_of_arguments():
+    def fn(x, y):
+        a, b = copy.deepcopy([x, y])
+        a.add_(1)
+        return a, b
+
+    x, compiled = torch.arange(4.0), jit.compile(fn)
+    for arguments in ((x, x + 1), (x, x.view(2, 2)), (x[:2], x[2:]), (x, x * 2), (x[:3], x[1:])):
+        want, found = fn(*arguments), compiled(*arguments)
+        assert [t.tolist() for t in found] == [t.tolist() for t in want]

@@ -303,3 +303,17 @@ def test_python_types_as_dtypes():
 
     for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X), strict=True):
         assert result.dtype == expected.dtype and torch.equal(result, expected)
+
+
+def test_the_properties_of_a_gpu_are_no_break():
+    """Without one, asking for them raises."""
+    def f(x):
+        try:
+            own = torch.cuda.get_device_properties(0)
+            return (x * own.major + torch.cuda.is_bf16_supported(), own.name, own.total_memory,
+                    torch.cuda.get_device_capability(), torch.cuda.get_device_name("cuda"))
+        except AssertionError as error:
+            return x + torch.cuda.is_bf16_supported(), str(error)
+
+    for result, expected in zip(jit.compile(f, fullgraph=True)(X), f(X), strict=True):
+        assert torch.equal(result, expected) if isinstance(result, torch.Tensor) else result == expected

@@ -2,10 +2,12 @@
 compiler's."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
@@ -312,3 +314,213 @@ def unpacked(x):
     with forward_ad.dual_level():
         forward_ad.make_dual(torch.ones(3), torch.ones(3))
         return forward_ad.unpack_dual(x.sum().tanh())
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2 * ctx.saved_tensors[0]
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def leaf(x):
+    return x.detach().requires_grad_()
+
+
+def squared_backward(x, function=Square):
+    y = leaf(x)
+    torch.autograd.backward((function.apply(y) * 1).sum())
+    return y.grad
+
+
+def checked(x):
+    if x.sum() < -100:
+        raise ValueError
+    return x + 1
+
+
+def chosen(x):
+    if x.sum() > 1:
+        y = x * 2
+    else:
+        y = x * 3
+    return y.sum()
+
+
+def while_small(x):
+    while x.sum() < 100:
+        x = x * 2
+    return x
+
+
+# What PyTorch does in C, or the compiler for itself, is no call that a mode or a class sees.
+IN_C = {
+    "map": lambda x: torch.vmap(lambda t: t.sin(), in_dims=1, out_dims=1)(x),
+    "map as it is": lambda x: torch.vmap(lambda t: t, out_dims=1)(x),
+    "map that writes": lambda x: torch.vmap(lambda t: t.add_(1))(x),
+    "map over columns that writes": lambda x: torch.vmap(lambda t: t.add_(1), in_dims=1)(x),
+    "map of what is not mapped": lambda x: torch.vmap(lambda t: torch.ones(3))(x),
+    "map to what is expanded": lambda x: torch.vmap(lambda t: t.sum().expand(3))(x),
+    "gradient": lambda x: torch.func.grad(lambda t: t.sin().sum())(x),
+    "function": lambda x: Square.apply(leaf(x)),
+    "its gradient": lambda x: torch.autograd.grad(Square.apply(y := leaf(x)).sum(), y),
+    "its backward": squared_backward,
+    "function that returns its argument": lambda x: Same.apply(x),
+    "that with a gradient": lambda x: Same.apply(leaf(x)),
+    "its backward too": lambda x: squared_backward(x, Same),
+    "assertion": checked, "branch": chosen, "loop": while_small,
+    "parameter": lambda x: (torch.nn.Parameter().requires_grad, torch.nn.Parameter(x.detach()).is_leaf),
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "class"])
+@pytest.mark.parametrize("name", IN_C)
+def test_what_is_no_call_of_the_program(name, kind):
+    def fn(x):
+        log = []
+        with Naming(log):
+            found = IN_C[name](x)
+        return log, str(found), type(found)
+
+    compiled, seen = jit.compile(fn), []
+    for run in (fn, compiled, compiled):
+        x, Sub.calls = torch.arange(6.0).view(2, 3), []
+        seen.append((run(x if kind == "plain" else x.as_subclass(Sub)), Sub.calls))
+    assert seen[0] == seen[1] == seen[2]
+
+
+class Inverting(TorchFunctionMode):
+    """Changes what is computed, and nothing else."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result.logical_not() if isinstance(result, torch.Tensor) and result.dtype is torch.bool else result
+
+
+@pytest.mark.parametrize("of", [-50.0, 0.0, 1.0])
+@pytest.mark.parametrize("body", [chosen, checked])
+def test_a_mode_that_changes_results_has_no_say_in_what_the_compiler_asks(body, of):
+    def fn(x):
+        with Inverting():
+            try:
+                return body(x)
+            except ValueError:
+                return None
+
+    x, compiled = torch.full((2, 3), of), jit.compile(fn)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), fn(x))
+
+
+# What is made, or put back, behind a break inside of a mode.
+BEHIND_A_BREAK = {
+    "leaf": leaf, "parameter": lambda x: torch.nn.Parameter(x.detach()), "text": lambda x: f"{x}",
+    "class": lambda x: x.as_subclass(Plainly), "class that is dispatched": lambda x: Around(x.clone()) * 1,
+    "view": lambda x: (x.add_(1), x[1:])[1],
+}
+
+
+class Plainly(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["plain", "class"])
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", BEHIND_A_BREAK)
+def test_what_is_made_behind_a_break_is_seen_by_no_mode(name, recorded, kind):
+    def fn(x):
+        log = []
+        with torch.set_grad_enabled(recorded), Naming(log):
+            kept = BEHIND_A_BREAK[name](x)
+            jit.graph_break()
+            return log, type(kept), torch.is_grad_enabled()
+
+    compiled, seen = jit.compile(fn), []
+    for run in (fn, compiled, compiled):
+        x, Sub.calls = torch.arange(6.0).view(2, 3), []
+        seen.append((run(x if kind == "plain" else x.as_subclass(Sub)), Sub.calls))
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_gradient_that_is_read_again_asks_no_class():
+    def fn(x):
+        y = leaf(x)
+        (y * 2).sum().backward()
+        jit.graph_break()
+        return y.grad
+
+    compiled, seen = jit.compile(fn), []
+    for run in (fn, compiled, compiled):
+        Sub.calls = []
+        run(torch.ones(3).as_subclass(Sub))
+        seen.append(Sub.calls)
+    assert seen[0] == seen[1] == seen[2]
+
+
+def telling(name, base=torch.Tensor, members=None):
+    """A class of tensors that notes which function it is asked about, of which classes and with how many arguments."""
+    def function(cls, func, types, *given):
+        TOLD.append((cls.__name__, str(func), types, len(given), [list(named or ()) for named in given[1:]]))
+        return super(made, cls).__torch_function__(func, types, *given)
+
+    made = type(name, (base,), members or {"__torch_function__": classmethod(function)})
+    return made
+
+
+TOLD: list = []
+A = telling("A")
+B, D = telling("B", A), telling("D")
+OFF = telling("OFF", members={"__torch_function__": torch._C._disabled_torch_function_impl})
+
+
+class Telling(TorchFunctionMode):
+    def __torch_function__(self, func, types, *given):
+        TOLD.append(("mode", str(func), types, len(given), [list(named or ()) for named in given[1:]]))
+        return func(*given[0], **(given[1] if given[1:] else {}))
+
+
+CALLS = {
+    "function in C": lambda a, b: torch.sin(a), "of a list": lambda a, b: torch.stack([a, b]),
+    "with a name": lambda a, b: torch.add(a, b, alpha=2), "operator": lambda a, b: a + b, "power": lambda a, b: a ** b,
+    "equal": lambda a, b: a == b, "attribute": lambda a, b: a.shape, "method": lambda a, b: a.detach(),
+    "method in Python": lambda a, b: a.split(1), "function in Python": F.mse_loss,
+    "absolute value": lambda a, b: abs(a),
+    "weights": lambda a, b: F.layer_norm(a, (3,), b), "length": lambda a, b: len(a), "new": lambda a, b: torch.ones(3),
+    "data": lambda a, b: torch.tensor(a),
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct", "ignore:Using a target size")
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_told_about_a_call(name):
+    def fn(a, b, moded):
+        if moded:
+            with Telling():
+                return CALLS[name](a, b)
+        return CALLS[name](a, b)
+
+    for kinds in itertools.product((torch.Tensor, A, B, OFF), (torch.Tensor, B, D, OFF)):
+        for moded in (True, False):
+            seen = []
+            for run in (fn, jit.compile(fn)):
+                TOLD.clear()
+                try:
+                    result = run(*(torch.arange(3.0).as_subclass(k) for k in kinds), moded)
+                except TypeError:
+                    result = TypeError
+                seen.append((list(TOLD), type(result)))
+            assert seen[0] == seen[1], kinds

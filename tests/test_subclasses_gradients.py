@@ -177,3 +177,52 @@ def test_classes_of_what_leaves_a_transform(name, wants):
         result = run(torch.tensor(0.5), torch.arange(3.0, requires_grad=wants).as_subclass(Held))
         found.append([(type(t), t.requires_grad, t.tolist()) for t in torch.utils._pytree.tree_leaves(result)])
     assert found[0] == found[1]
+
+
+def _unrecorded_row(p):
+    with torch.no_grad():
+        p[1] += 1
+    return p
+
+
+def _unrecorded_view(p):
+    with torch.no_grad():
+        q = p[1:]
+        q += 1
+    return q.shape, q.requires_grad, p
+
+
+@pytest.mark.parametrize("fn", [_unrecorded_row, _unrecorded_view])
+def test_a_view_that_is_changed_where_nothing_is_recorded(fn):
+    found = []
+    for run in (fn, jit.compile(fn)):
+        torch.manual_seed(0)
+        p = wanted(3, 4)
+        result = torch.utils._pytree.tree_leaves(run(p))
+        wants = [r.requires_grad for r in result if isinstance(r, torch.Tensor)]
+        found.append(taken_apart([result, wants, p.detach()]))
+    same(*found)
+
+
+LIKE = {"zeros": torch.zeros_like, "ones": torch.ones_like, "random": lambda p: torch.rand_like(p) * 0,
+        "empty": lambda p: torch.empty_like(p).zero_(), "of a size": lambda p: p.new_zeros(3), "sum": torch.sum}
+
+
+@pytest.mark.parametrize("kind", [Pair, Held])
+@pytest.mark.parametrize("name", LIKE)
+def test_what_an_operator_gives_is_taken_as_it_is(name, kind):
+    seen: list = []
+
+    class Asking(Pair):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            first, *rest = args
+            return func(first.a.as_subclass(Held) if kind is Held else Pair(first.a, first.b), *rest, **(kwargs or {}))
+
+    found = []
+    for run in (LIKE[name], jit.compile(LIKE[name])):
+        seen.clear()
+        result = run(Asking(torch.ones(3), torch.ones(3)))
+        found.append((type(result), list(seen), str(result.a if kind is Pair else result)))
+    assert found[0] == found[1]

@@ -18,6 +18,7 @@ from jit.codegen.triton import analysis
 from jit.codegen.triton import compile as triton_compile
 from jit.codegen.triton import emit as triton_emit
 from jit.codegen.triton import heuristics, tiling
+from jit.graph.shape_env import ShapeEnv
 
 triton = pytest.importorskip("triton")
 HALF_TOO = ("bias_gelu swiglu rope unary_functions nan_propagation booleans softmax layer_norm "
@@ -136,6 +137,24 @@ def test_argument_order_and_divisibility():
     assert signature == "b0, b1, b2, n0, n1"
     some = triton_emit.emit(case.kernel, aligned={case.kernel.buffers[1].name})
     assert some.divisible == (1,)
+
+
+def test_texts_rely_on_no_sizes():
+    env = ShapeEnv()
+    rows, columns = (env.symbol(n, ("x", "size", d)) - 1 for d, n in enumerate((65, 97)))  # perhaps 1
+
+    def kernel(reduces):
+        b = loops.KernelBuilder("cuda")
+        i, j = b.axis(rows), b.axis(columns, "r" if reduces else "p")
+        x, y = b.buffer(torch.float32, "in", "x"), b.buffer(torch.float32, "out", "y")
+        value = b.compute("neg", b.load(x, i * columns + j), dtype=torch.float32)
+        b.store(y, i if reduces else i * columns + j, b.reduce("sum", value) if reduces else value)
+        return b.finish("k")
+
+    for k in (kernel(False), kernel(True)):
+        triton_emit.emit(k)
+        heuristics.choose(tiling.tile(k))
+    assert not env.guards
 
 
 def test_equal_structure_gives_equal_text_and_one_compilation(private_cache):

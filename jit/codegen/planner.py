@@ -33,7 +33,7 @@ from .prepare import prepare
 from .refine import refined
 from .side_by_side import lay_side_by_side
 from .registers import Registers
-from .target import target_of
+from .target import relied_on, target_of
 from .template import settled
 
 if TYPE_CHECKING:
@@ -260,7 +260,10 @@ class Planner:
             aligned = {k.name: {b.name for i, b in enumerate(k.buffers) if i not in key[1]}
                        for k, key in zip(kernels, keys) if key[1]}
             joined = {k.name: self.joined[key] for k, key in zip(kernels, keys) if key in self.joined}
+            known = relied_on(kernels)
             found = target_of(device).compile_kernels(kernels, aligned, **({"joined": joined} if joined else {}))
+            if config.strict and relied_on(kernels) != known:
+                raise AssertionError(f"the text of kernels relies on sizes: {relied_on(kernels)}, before: {known}")
             for k, key in zip(kernels, keys):
                 self.code[key], text = found[k.name]
                 self.sources.append((k.name, text))

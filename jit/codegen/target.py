@@ -19,8 +19,14 @@ slots, ints, written, numbers) -> step`` for that, with a tuple of slots, one of
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import devices
+from ..graph.dims import env_of
+
+if TYPE_CHECKING:
+    from .loops import Kernel
 
 
 def target_of(device_type: str):
@@ -31,3 +37,10 @@ def target_of(device_type: str):
 def joins(device_type: str) -> bool:
     """Whether several runs of a kernel can be one step there."""
     return hasattr(target_of(device_type), "joined_step")
+
+
+def relied_on(kernels: Iterable[Kernel]) -> list:
+    """What the captures of these kernels rely on of their sizes. An emitter adds nothing to it: which text is best is
+    no reason to compile anew."""
+    found = [env_of(a.extent) for k in kernels for a in (*k.axes, *k.raxes)]
+    return [p for env in {id(env): env for env in found if env is not None}.values() for p in env.guards]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..runtime.names import Name, Naming, calling, rule
+from .states.function_state import unasked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,11 +138,12 @@ def assume(s: Session, tensor: torch.Tensor, expected: bool) -> bool:
     handle = tensor.handle(s)
     if not s.assuming or s.in_a_map or any(type(n) is not int or n != 1 for n in handle.shape):
         return False
-    holds = s.torch_call(torch.ne if expected else torch.eq, [tensor.detached(s), s.from_python(0)], {})
-    if handle.shape:
-        holds = s.torch_call(torch.Tensor.reshape, [holds, s.from_python(())], {})
-    s.set_field(s, "assumption", holds if s.assumption is None
-                else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
+    with unasked(s):
+        holds = s.torch_call(torch.ne if expected else torch.eq, [tensor.detached(s), s.from_python(0)], {})
+        if handle.shape:
+            holds = s.torch_call(torch.Tensor.reshape, [holds, s.from_python(())], {})
+        s.set_field(s, "assumption", holds if s.assumption is None
+                    else s.torch_call(torch.logical_and, [s.assumption, holds], {}))
     return True
 
 

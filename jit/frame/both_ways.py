@@ -26,6 +26,7 @@ from .assumptions import Reconsider
 from .decode import successors
 from .executor import Frame, Returned, Yielded
 from .speculation import reachable
+from .states.function_state import unasked
 from .ways import place_of
 from .values import batched
 from .values.base import Value
@@ -100,6 +101,8 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
 
 def _condition(s: Session, value: Value) -> Value:
     """A condition as one bool without dimensions."""
+    if value.is_tensor and s.asker.overridden([value]):
+        raise rounds.Refused("asks a mode or a class what holds")
     tensor = value if value.is_tensor else value.truth_of(s) if value.is_read else None
     if tensor is None or tensor.pytype(s) is not torch.Tensor:
         raise rounds.Refused("depends on what is no plain tensor")
@@ -107,9 +110,10 @@ def _condition(s: Session, value: Value) -> Value:
     if any(type(n) is not int or n != 1 for n in handle.shape) or handle.dtype.is_complex:
         raise rounds.Refused("depends on several values")
     tensor = tensor.detached(s)
-    if handle.shape:
-        tensor = s.torch_call(torch.Tensor.reshape, [tensor, s.from_python(())], {})
-    return on_host(s, s.torch_call(torch.Tensor.to, [tensor, s.from_python(torch.bool)], {}))
+    with unasked(s):
+        if handle.shape:
+            tensor = s.torch_call(torch.Tensor.reshape, [tensor, s.from_python(())], {})
+        return on_host(s, s.torch_call(torch.Tensor.to, [tensor, s.from_python(torch.bool)], {}))
 
 
 def on_host(s: Session, condition: Value) -> Value:
@@ -242,7 +246,8 @@ _STORES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
 
 def _opposite(s: Session, holds: Value) -> Value:
-    return s.torch_call(torch.logical_not, [holds], {})
+    with unasked(s):
+        return s.torch_call(torch.logical_not, [holds], {})
 
 
 def _is_plain(s: Session, value: Value) -> bool:

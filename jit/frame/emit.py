@@ -27,6 +27,8 @@ from . import blocks
 from . import source as src
 from .assemble import Assembler, function_from
 from .blocks import ARGUMENTS, ASSUMPTION, COMPUTE, DERIVE, EFFECTS, HISTORY, READ_BACK, REBUILD, RESULTS, WRITE_BACK
+from .states.function_state import calls_torch
+from .states.index_modes import function_modes
 from .values.base import Value
 from .values.constant import Constant
 from .values.containers import ListValue, TupleValue
@@ -259,7 +261,9 @@ class Emitter:
         self.call_any(fn, arguments, kwnames)
 
     def call_any(self, fn: object, arguments: Sequence[Callable[[], None]], kwnames: tuple = ()) -> None:
-        self.load_const(fn)
+        """The same of any function. A mode that the program is in where the rewritten function ends has been asked
+        while capturing."""
+        self.load_const(unasked(fn) if calls_torch(fn) and function_modes(self.session) else fn)
         for push in arguments:
             push()
         self.cmd("call", len(arguments), kwnames)

@@ -23,12 +23,13 @@ from .values import batched, first_reads, read_numbers, unmapped, widened
 from .values.base import Raised, Value
 from .values.containers import ListValue, TupleValue
 from .values.deferred import defer
-from .values.new_parameters import refuse_tracked
+from .values.new_parameters import refuse_error, refuse_tracked
 from .values.numbers import FloatValue
 from .values.lifting import lift
 from .values.tensor import OWN_MEMBERS, SLOTS, TensorValue
 
 if TYPE_CHECKING:
+    from ..graph.handles import Base, TensorHandle
     from .session import Session
     from .values.base import Value
 
@@ -45,6 +46,7 @@ class Recording:
     Attributes:
         inputs: the graph inputs, in order.
         tensors: id of a handle -> its value.
+        copied: (id of the memo of a deep copy, memory) -> the copy of that memory.
         new_leaves, leaves_used: how many parameters were made, and how often one was an operand where gradients are
             recorded; see ``values.new_parameters``.
         region: the number of the checkpointed call that is being executed, 0 for none.
@@ -54,12 +56,14 @@ class Recording:
         self.s = s
         self.inputs: list[TensorValue] = []
         self.tensors: dict[int, TensorValue] = {}
+        self.copied: dict[tuple[int, Base], TensorHandle] = {}
         self.region = self._regions = self.leaves_used = self.new_leaves = 0
         s.journal.grows(self.inputs)
 
     def close(self) -> None:
         self.inputs.clear()
         self.tensors.clear()
+        self.copied.clear()
 
     def new_region(self):
         """A context in which a checkpointed call is executed."""
@@ -196,6 +200,8 @@ class Recording:
         except Unsupported as error:
             return defer(self.s, fn, args, kwargs, error)
         except Raised as raised:
+            if self.leaves_used != leaves:
+                refuse_error()
             if self.s.is_exception(raised.value, TypeError) and any(map(has_own_class, (*args, *kwargs.values()))):
                 raise Unsupported("an error of PyTorch whose text may name the class of an argument",
                                   kind="argument-error") from None

@@ -49,12 +49,19 @@ class SizeFacts:
         negative = () if self.dynamic is None else self.dynamic.negative
         return None if name in self.integers and self.integers[name][0] in negative else 0
 
-    def texts(self) -> list[str]:
-        """The conditions in words."""
-        symbols = {name: str(origin[0]) if origin[1] == "int" else f"{origin[0]}.{origin[1]}({origin[2]})"
-                   for name, origin in self.origins().items() if not origin[1].startswith("float")}
-        lines = [f"{name} = {text}" for name, text in symbols.items()]
-        return lines + [str(p) for p in self.env.guards]
+    def symbols(self) -> dict[str, str]:
+        """What each symbol stands for, in words."""
+        return {name: str(origin[0]) if origin[1] == "int" else f"{origin[0]}.{origin[1]}({origin[2]})"
+                for name, origin in self.origins().items() if not origin[1].startswith("float")}
+
+    def conditions(self) -> list[str]:
+        """What is relied on of them, in words, in the order of the native check."""
+        return [str(p) for p in self.env.guards]
+
+    def least_values(self) -> dict[str, int]:
+        """The least value of each symbol that has one."""
+        least = {name: self.least(name, origin[1]) for name, origin in self.origins().items()}
+        return {name: value for name, value in least.items() if value is not None}
 
     @property
     def is_empty(self) -> bool:
@@ -89,8 +96,6 @@ class SizeFacts:
 
         conditions = [(fold(p.expr, lambda n: reg(("const", n)), lambda s: symbol(s.name),
                             lambda function, a, b: reg((_REGISTERS[function], a, b))), p.kind) for p in self.env.guards]
-        for name, origin in origins.items():
-            least = self.least(name, origin[1])
-            if least is not None:
-                conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
+        for name, least in self.least_values().items():
+            conditions.append((reg(("sub", symbol(name), reg(("const", least)))), ">=0"))
         return tuple(locations), tuple(regs), tuple(conditions)

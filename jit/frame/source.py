@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..errors import Unsupported
-from ..graph.memory import flat_memory
+from ..graph.memory import flat_memory, gradient_of
 from ..runtime import native
 from ..runtime.array_memory import memory_of
 from ..runtime.holding import behind, holding, lightly
@@ -243,8 +243,12 @@ class Grad(_Derived):
         return ("grad", None)
 
     def load(self, e: Emitter) -> None:
-        e.load_source_or_const(e.session.heap.by_source[self.of])
-        e.load_attr("grad")
+        tensor = e.session.heap.by_source[self.of]
+        if tensor.overrides_functions(e.session):  # it has been asked while capturing
+            e.call(gradient_of, lambda: e.load_source_or_const(tensor))
+        else:
+            e.load_source_or_const(tensor)
+            e.load_attr("grad")
 
     def __str__(self) -> str:
         return f"{self.of}.grad"

@@ -39,7 +39,7 @@ from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
 from .values.jagged import NestedInt, SizeOfSequences
 from .values.lifting import lift
-from .values.mappings import DictValue
+from .values.mappings import DictValue, Unpacked
 from .values.new_parameters import refuse_leaves
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class StandIn(torch.Tensor):
 
     value: TensorValue
     asker: Asker
+    since: int  # ``Asker.operators`` when it was made
     placed = False  # its history only says what autograd takes the tensor for; see ``_placed``
     __torch_function__ = torch_private.no_function  # type: ignore[assignment]
 
@@ -64,16 +65,20 @@ class StandIn(torch.Tensor):
 
 
 class Asked(StandIn):
-    """The same of a class that has a ``__torch_function__``."""
+    """The same of a class that has a ``__torch_function__``; see ``Asker.kind_of``."""
+
+    of: type  # the program's
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         given = next(_stand_ins((args, kwargs or {})))
-        return given.asker.at_function(func, args, kwargs)
+        return given.asker.at_function(func, types, args, kwargs)
 
 
 class AskedObject:
     """Stands for an object that is no tensor, of a class that has a ``__torch_function__``."""
+
+    of: type
 
     def __init__(self, value: Value, asker: Asker) -> None:
         self.value, self.asker = value, asker
@@ -81,7 +86,7 @@ class AskedObject:
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         given = next(_stand_ins((args, kwargs or {}), (StandIn, AskedObject)))
-        return given.asker.at_function(func, args, kwargs)
+        return given.asker.at_function(func, types, args, kwargs)
 
 
 class Opaque:
@@ -140,7 +145,7 @@ class Modes(torch.overrides.TorchFunctionMode):
         self.asker = asker
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return self.asker.at_function(func, args, kwargs)
+        return self.asker.at_function(func, types, args, kwargs)
 
 
 def _stand_ins(v: object, kinds: tuple = (StandIn,)) -> Iterator[Any]:
@@ -159,17 +164,21 @@ class Asker:
 
     Attributes:
         seen: whether the program has a tensor of a class of its own, or a mode: all else goes past this.
+        kinds: a class of the program's -> that of stand-ins; see ``kind_of``.
         made: id of a value -> (value, its stand-in).
         leaves: id of a stand-in that has a history -> (it, stand-ins that this history may lead to).
         shown: id of what a call has given that shows the memory of its argument -> how; see ``Shown``.
-        depth: how many operators are being executed inside one another.
+        depth: how many operators are being executed inside one another; ``operators``: how many there were.
+        released: ids of values whose stand-ins are not to be kept in ``made``, but by PyTorch alone.
         keys: PyTorch's thread-local dispatch keys where the program is, if they are not those ``outer`` of the call.
     """
 
     def __init__(self, s: Session) -> None:
         self.s = s
         self.seen = False
-        self.depth = 0
+        self.depth = self.operators = 0
+        self.released: set[int] = set()
+        self.kinds: dict[type, type] = {}
         self.made: dict[int, tuple[TensorValue, StandIn]] = {}
         self.leaves: dict[int, tuple[StandIn, list[StandIn]]] = {}
         self.shown: dict[int, Shown] = {}
@@ -177,6 +186,7 @@ class Asker:
         self.outer = torch_private.included_keys(), torch_private.excluded_keys()
 
     def close(self) -> None:
+        self.kinds.clear()
         self.made.clear()
         self.leaves.clear()
         self.shown.clear()
@@ -244,10 +254,10 @@ class Asker:
                  else self.to_real(a) for a in args]
         named = {k: self.to_real(v) for k, v in kwargs.items()}
         mine = list(_stand_ins((given, named)))
-        before = [(t, t.grad_fn) for t in mine]
+        before = [(t, history_of(t)) for t in mine] if s.states.peek(GRAD_MODE) else []
         with self.as_program(), Operators(self):
             try:
-                result = fn(*given, **named)
+                result = fn(*given, **named) if named or type(kwargs) is Unpacked else fn(*given)
             except JitError:
                 raise
             except Raised as raised:
@@ -260,13 +270,14 @@ class Asker:
                     raise Unsupported("an error of PyTorch whose text may name a class or a size",
                                       kind="argument-error") from None
                 raise Raised(s.exception(error)) from None
-        if any(t.grad_fn is not history for t, history in before):
+        if any(history_of(t) is not history for t, history in before):
             raise Unsupported("a tensor of a class with __torch_dispatch__, or one beside it, is changed in place "
                               "where gradients are recorded", "use the operation that gives a new tensor",
                               kind="gradient")
         for made in _stand_ins((result,)):
+            self.made[id(made.value)] = made.value, made
             # A leaf, or one that is placed, stands for what has its history already.
-            if not made.is_leaf and not made.placed and not any(made is t for t in mine):
+            if not made.placed and not any(made is t for t in mine) and not made.is_leaf:
                 self.leaves.setdefault(id(made), (made, self.histories(mine)))
         if not self.depth:
             self.with_history(result, mine)
@@ -331,18 +342,35 @@ class Asker:
         if value.is_const():
             return value.const(s)
         if value.overrides_functions(s):
-            return AskedObject(value, self)
+            return self.kind_of(value.cls, AskedObject)(value, self)
         raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
 
     def stand_in(self, value: TensorValue) -> StandIn:
         known = self.made.get(id(value))
         if known is not None and value.fits(self.s, known[1]):
             return known[1]
-        made = value.new_stand_in(self.s, Asked if value.overrides_functions(self.s) else StandIn)
+        kind = self.kind_of(value.cls, Asked if value.overrides_functions(self.s) else StandIn)
+        made = value.new_stand_in(self.s, kind)
         made = _placed(made, value.unwritable(self.s))
-        made.value, made.asker = value, self
-        self.made[id(value)] = value, made
+        made.value, made.asker, made.since = value, self, self.operators
+        if id(value) not in self.released:
+            self.made[id(value)] = value, made
         return made
+
+    def kind_of(self, cls: type, base: type) -> type:
+        """The class of what stands for objects of a class of the program's, and of parameters. These are derived from
+        each other as the program's are, so that Python and PyTorch find whom to ask first."""
+        kind = self.kinds.get(cls)
+        if kind is None and cls is torch.Tensor:
+            kind = base
+        elif kind is None:
+            derived = [self.kind_of(b, Asked if is_asked(b) else StandIn) for b in cls.__bases__
+                       if base is not AskedObject and issubclass(b, torch.Tensor) and b is not torch.Tensor]
+            if not any(issubclass(d, base) for d in derived):
+                derived.append(base)
+            kind = self.kinds[cls] = type(base.__name__, tuple(derived), {
+                "of": cls, "__torch_function__": base.__dict__["__torch_function__"]})
+        return kind
 
     def to_value(self, obj: object) -> Value:
         """What PyTorch gives, or calls with."""
@@ -371,18 +399,25 @@ class Asker:
 
     # -- what PyTorch calls -------------------------------------------------------------------------------------------
 
-    def at_function(self, func: object, args: tuple, kwargs: dict | None) -> object:
+    def at_function(self, func: object, types: Iterable[type], args: tuple, kwargs: dict | None) -> object:
         """Where PyTorch would call ``__torch_function__``."""
         with self.as_compiler():
             fn = self.function(func)
             relevant = [t.value for t in _stand_ins((args, kwargs or {}), (StandIn, AskedObject))]
             named = None if kwargs is None else {k: self.to_value(v) for k, v in kwargs.items()}
-            return self.to_real(self.by_function(fn, relevant, [self.to_value(a) for a in args], named))
+            classes = [t.of for t in types if issubclass(t, (Asked, AskedObject))]
+            told = self.told_by_python(relevant) if hasattr(func, "__code__") else [
+                relevant[0].cls if t is StandIn else t.of for t in types]  # a method in C tells of a plain tensor too
+            return self.to_real(self.by_function(fn, classes, told, [self.to_value(a) for a in args], named))
 
     def at_operator(self, func: object, args: tuple, kwargs: dict) -> object:
         """Where PyTorch would call ``__torch_dispatch__`` or a kernel."""
         with self.as_compiler():
             self.depth += 1
+            self.operators += 1
+            first, mine = self.operators, list(_stand_ins((args, kwargs)))
+            known = {id(t.value): self.made.get(id(t.value)) for t in mine}
+            self.made.update({id(t.value): (t.value, t) for t in mine})
             try:
                 given = [self.to_value(a) for a in args]
                 named = {k: self.to_value(v) for k, v in kwargs.items()}
@@ -390,9 +425,28 @@ class Asker:
                     found = self.by_operator(func, given, named)
                 if self.depth == 1:
                     self.note_shown(func, given, named, found)
-                return self.to_real(found)
+                return self.handed_over(found, first)
             finally:
                 self.depth -= 1
+                for key, before in known.items():
+                    if before is None:
+                        self.made.pop(key, None)
+                    else:
+                        self.made[key] = before
+
+    def handed_over(self, found: Value, first: int) -> Any:
+        """What an operator has given, for PyTorch. What was made by the operator of this number, or later, is held by
+        nobody else: where PyTorch makes a variable of it, it takes that very tensor, and no copy, as in eager."""
+        for value in [found] if found.is_tensor else found.nested(self.s) or ():
+            known = self.made.get(id(value))
+            if value.is_tensor and value.obj is None and (
+                    known is None or known[1].since >= first and not known[1].requires_grad):
+                self.made.pop(id(value), None)
+                self.released.add(id(value))
+        try:
+            return self.to_real(found)
+        finally:
+            self.released.clear()
 
     def note_shown(self, func: Any, args: list[Value], kwargs: dict[str, Value], found: Value) -> None:
         """An operator that a call of the program's comes to has given this."""
@@ -431,20 +485,29 @@ class Asker:
         s = self.s
         return s.wrap(func, src.Const(func, getattr(func, "__qualname__", ""), owned=True))
 
-    def by_function(self, fn: Value, relevant: list[Value], args: list[Value], kwargs: dict | None) -> Value:
-        """What modes and the ``__torch_function__`` of classes make of a call."""
+    def asked_by_python(self, relevant: Iterable[Value]) -> list[type]:
+        """The classes that functions of PyTorch's in Python ask."""
+        on = function_state.classes_on(self.s)
+        return by_precedence(v for v in relevant if on and v.overrides_functions(self.s))
+
+    def told_by_python(self, relevant: Iterable[Value]) -> list[type]:
+        """Those of which they tell: plain tensors are taken for ones that have a say."""
+        on = function_state.classes_on(self.s)
+        return by_precedence(v for v in relevant if on and (v.overrides_functions(self.s) or v.is_tensor
+                             and v.cls.__torch_function__ is not torch_private.no_function))
+
+    def by_function(self, fn: Value, classes: list[type], told: list[type], args: list[Value],
+                    kwargs: dict | None) -> Value:
+        """What modes and the ``__torch_function__`` of classes make of a call, which are told of classes as those whose
+        objects have a say."""
         s = self.s
-        by_class = function_state.classes_on(s)
-        classes = by_precedence(v for v in relevant if by_class and v.overrides_functions(s))
-        given = [fn, TupleValue([s.wrap_class(c) for c in classes]), TupleValue(args)]
+        given = [fn, TupleValue([s.wrap_class(c) for c in told]), TupleValue(args)]
         if kwargs is not None:
             given.append(s.dict_of(kwargs))
         asked = []
         if function_modes(s) and function_state.modes_on(s):
             mode = function_modes(s)[-1]
             with s.states.told(MODES, tuple(m for m in s.states.peek(MODES) if m is not mode)):
-                if len(given) == 3:
-                    given.append(s.dict_of({}))
                 result = mode.getattr(s, "__torch_function__").call(s, given, {})
             if not is_not_implemented(result):
                 return result
@@ -576,6 +639,15 @@ class Emerging(NamedTuple):
     shown: Value
 
 
+def history_of(tensor: StandIn) -> object:
+    """Its ``grad_fn``. Autograd refuses that of a view that was made where gradients were not recorded, once its memory
+    is changed; so it does to the program, where that needs it."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return RuntimeError
+
+
 def shows(func: Any) -> bool:
     """Whether an operator gives views of its first argument."""
     schema = torch_private.schema(func)
@@ -598,6 +670,12 @@ def names_stand_ins(error: Exception, stand_ins: list[StandIn]) -> bool:
     classes = StandIn, Asked, AskedObject, Opaque
     return (any(cls.__name__ in str(error) for cls in classes)
             or any(type(n) is not int for t in stand_ins for n in t.shape))
+
+
+def is_asked(cls: type) -> bool:
+    """Whether a class has a ``__torch_function__`` of the program's."""
+    return (hasattr(cls, "__torch_function__") and cls not in (torch.Tensor, torch.nn.Parameter)
+            and cls.__torch_function__ is not torch_private.no_function)
 
 
 def is_not_implemented(value: Value) -> bool:

@@ -71,7 +71,11 @@ def guard_place(s: Session, value: TensorValue) -> None:
     if value.source is None or value.obj is None or not value.obj.requires_grad:
         return
     leaf, view = src.GetAttr(value.source, "is_leaf"), src.Returned(src.GetAttr(value.source, "_is_view"))
-    s.guards.add(leaf, facts.Equals(value.obj.is_leaf))
+    try:
+        s.guards.add(leaf, facts.Equals(value.obj.is_leaf))
+    except RuntimeError:
+        raise Unsupported("a view that was made under no_grad and whose memory was changed since, of which autograd "
+                          "refuses the history", "clone() it", kind="gradient") from None
     s.guards.add(view, facts.Equals(torch_private.is_view(value.obj)))
     if torch_private.is_view(value.obj):
         s.guards.add(src.GetAttr(src.GetAttr(value.source, "_base"), "is_leaf"),

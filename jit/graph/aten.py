@@ -338,7 +338,16 @@ def _device(values: list[object]) -> torch.device:
 def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, list[float | Node]]:
     """As ``_meta_types`` for an operator that has a kernel for meta tensors and must not be run on others; nothing is
     remembered. Raises EagerRaises with what that kernel raises."""
-    values = _static(values)
+    types = None
+    if next(dims_of(values), None) is not None:
+        types = learned(values, lambda plain: (_run_on_meta(o, plain), None))
+    if types is None:
+        values = _static(values)
+        types = _run_on_meta(o, values)
+    return (types[0] if o.single else types), values
+
+
+def _run_on_meta(o: Overload, values: list[float | Node]) -> tuple[TensorType, ...]:
     device = _device(values)
     with torch.no_grad():
         try:
@@ -349,8 +358,7 @@ def types_by_run(o: Overload, values: list[float | Node]) -> tuple[TensorType, l
              for r in several(result)]
     if None in found:
         raise EagerRaises(TypeError("it returns what is no tensor"))
-    types = tuple(found)
-    return (types[0] if o.single else types), values
+    return tuple(found)
 
 
 def _static(values: list[object]) -> list[object]:

@@ -204,6 +204,7 @@ class _Choice(Operation):
     """One of two."""
 
     __slots__ = ()
+    chooses = True
     sign: str
 
     def text(self, style: str, names: dict | None) -> str:

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 def _isinstance(obj: int | tuple[int, ...] | Proxy, cls) -> bool:
-    """``isinstance`` to which proxies are tensors."""
+    """``isinstance`` to which proxies are tensors, and sizes that are symbols integers."""
+    classes = cls if isinstance(cls, tuple) else (cls,)
     if type(obj) is Proxy:
-        return any(c is torch.Tensor or c is object or c is Proxy for c in (cls if isinstance(cls, tuple) else (cls,)))
-    return isinstance(obj, cls)
+        return any(c is torch.Tensor or c is object or c is Proxy for c in classes)
+    return type(obj) is Dim and int in classes or isinstance(obj, cls)
 
 
 _OVERRIDES = {
@@ -45,17 +46,30 @@ _OVERRIDES = {
 _tracers: list = []  # the tracers for which Python functions are running, innermost last
 
 
-class _Torch(types.ModuleType):
-    """Stands for the module ``torch`` in rebound functions: its factories are recorded."""
+class _Namespace:
+    """Stands for the module ``torch``, or a namespace of native functions, in rebound functions. Recorded are its
+    factories, and calls with sizes that are symbols, which PyTorch's own parser of arguments does not take."""
+
+    def __init__(self, module: object) -> None:
+        self.module = module
 
     def __getattr__(self, name: str) -> object:
-        value = getattr(torch, name)
-        if op_info(name).factory:
-            return lambda *args, **kwargs: call(_tracers[-1], value, args, kwargs)
-        return value
+        value = getattr(self.module, name)
+        if name in _NATIVE:
+            return _Namespace(value)
+        if not isinstance(value, types.BuiltinFunctionType):
+            return value
+        factory = op_info(name).factory
+
+        def native(*args: object, **kwargs: object) -> object:
+            recorded = factory or holds(Dim, (args, kwargs))
+            return call(_tracers[-1], value, args, kwargs) if recorded else value(*args, **kwargs)
+
+        return native
 
 
-_TORCH = _Torch("torch")
+_NATIVE = ("_C", "_nn", "_VF")
+_STAND_INS = {id(m): _Namespace(m) for m in (torch, *(getattr(torch, n) for n in _NATIVE if hasattr(torch, n)))}
 _namespaces: dict[int, dict] = {}
 _rebound: dict = {}
 
@@ -69,8 +83,7 @@ def _namespace(original: dict) -> dict:
             if isinstance(value, types.FunctionType) and value.__globals__ is original:
                 found[name] = rebind(value)
         found.update((k, v) for k, v in _OVERRIDES.items() if k == "isinstance" or k in original)
-        if original.get("torch") is torch:
-            found["torch"] = _TORCH
+        found.update((name, _STAND_INS[id(value)]) for name, value in original.items() if id(value) in _STAND_INS)
     return found
 
 

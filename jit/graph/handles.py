@@ -401,7 +401,7 @@ def overlaps_itself(t: TensorType) -> bool:
 
 def may_overlap_itself(t: TensorType) -> bool:
     """Whether two elements of a tensor may share memory, at the sizes at hand."""
-    return not t.is_contiguous and not _distinct_places(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)))
+    return not _distinct_places(tuple(map(hint, t.shape)), tuple(map(hint, t.strides)))
 
 
 def offset_in_base(handle: TensorHandle) -> int | None:

@@ -110,7 +110,10 @@ class TensorType:
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
-        strides = "" if self.is_contiguous else f" strides ({', '.join(map(str, self.strides))})"
+        # Printing relies on nothing: whether strides of symbols are those of contiguous memory is not asked.
+        plain = self.is_contiguous if self._contiguous is not None or not self.is_symbolic else same_ints(
+            self.strides, contiguous_strides(self.shape))
+        strides = "" if plain else f" strides ({', '.join(map(str, self.strides))})"
         where = "" if backend(self.device).host else f" {self.device}"  # type: ignore[operator]
         return f"{str(self.dtype)[6:]}[{shape}]{strides}{where}"
 

@@ -145,6 +145,12 @@ class Region:
 
 
 @_unseen
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What the program reads as ``tensor.grad``."""
+    return tensor.grad
+
+
+@_unseen
 def flat_memory(tensor: torch.Tensor, back: int, count: int) -> torch.Tensor:
     """``count`` elements of the memory of ``tensor``, starting ``back`` (0 or less) from its first: a flat tensor
     without a history."""

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 import torch
 
 from jit import torch_private
+from jit.graph.binding import resolve
 from jit.graph.dims import hint
+from jit.graph.foreign import is_foreign
 from jit.graph.ir import same_ints
 from jit.graph.handles import TensorHandle
 from jit.graph.layout import is_dense
@@ -103,7 +105,10 @@ def _plain(handle: TensorHandle) -> Physical:
 def asked(maps: Sequence[Map], fn: Callable, args: Sequence[object], kwargs: dict[str, object],
           varies: Callable) -> tuple[list[Physical | None] | None, Exception | None]:
     """-> (eager's tensors of the results, what eager raises). ``varies``: whether a handle that nothing is known of is
-    mapped."""
+    mapped. Operators that are none of PyTorch's are not tried out: nothing is known of their results."""
+    binding = resolve(fn)
+    if binding is not None and is_foreign(binding.name):
+        return None, None
     known: dict[int, Physical] = {}
     handles = {id(h): h for h in of_kind(TensorHandle, (list(args), kwargs))}
     for h in handles.values():

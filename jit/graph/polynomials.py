@@ -31,6 +31,7 @@ class Atom:
         limits: symbolic ones, beyond what ``bounds`` can say.
         multiple: a number that divides it.
         complement: the multiple of a divisor that is missing in a remainder; None for other atoms.
+        chooses: whether it is always one of its two operands, as a ``max`` or ``min``.
     """
 
     __slots__ = ("_hash",)
@@ -42,6 +43,7 @@ class Atom:
     limits: tuple[IntExpr | None, IntExpr | None] = (None, None)
     multiple = 1
     complement: IntExpr | None = None
+    chooses = False
 
     def __hash__(self) -> int:
         return self._hash
@@ -366,10 +368,25 @@ def nonnegative(e: IntExpr) -> bool:
     if lo is not None and lo >= 0:
         return True
     lower = eliminate(e, -1)
-    if lower is e:
-        return False
-    lo = bounds(lower)[0]
-    return lo is not None and lo >= 0
+    if lower is not e:
+        lo = bounds(lower)[0]
+        if lo is not None and lo >= 0:
+            return True
+    return _in_each_case(e)
+
+
+def _in_each_case(e: IntExpr) -> bool:
+    """Whether it can be proved of an expression with a ``max`` or ``min`` by looking at both of what that may be."""
+    terms = polynomial(e).terms
+    for atom in {a: None for mono in terms for a in mono if a.chooses}:
+        c = _coefficient_of_atom(e, atom)
+        if type(c) is not int or any(mono.count(atom) > 1 for mono in terms):
+            continue
+        rest = e - c * of_atom(atom)
+        cases = (nonnegative(rest + c * case) for case in (atom.a, atom.b))
+        # c * min(a, b) is the smaller of c * a and c * b where c is positive, else the larger, of which one is enough.
+        return all(cases) if (c > 0) == (atom.kind == "min") else any(cases)
+    return False
 
 
 def divisible(e: IntExpr, k: int) -> bool:

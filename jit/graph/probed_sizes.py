@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Callable
 
 from jit.errors import EagerRaises, Unsupported
-from jit.graph.dims import Dim, env_of, evaluate, free_symbols, product, symbols_of
+from jit.graph.dims import Dim, coefficient, env_of, evaluate, free_symbols, product, subst, symbols_of
 from jit.graph.ir import Node, contiguous_strides
 from jit.graph.nested import of_kind, replaced
 from jit.graph.polynomials import of_atom
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from jit.graph.shape_env import ShapeEnv
 
 # How much larger the symbols are at each of the other calls: even numbers, of which no two columns are alike.
-_STEPS = ((2, 12, 6, 20, 8, 16), (10, 4, 14, 2, 18, 6), (6, 16, 2, 12, 4, 22))
+_STEPS = (
+    (2, 12, 6, 20, 8, 16, 18, 2, 16, 32, 16, 14, 12, 26, 12, 20),
+    (10, 4, 14, 2, 18, 6, 24, 28, 22, 28, 2, 32, 30, 6, 28, 12),
+    (6, 16, 2, 12, 4, 22, 12, 16, 2, 8, 24, 10, 28, 32, 6, 8),
+)
 
 
 def dims_of(values: object) -> Iterator[Dim]:
@@ -46,16 +50,20 @@ def learned(values: list, run: Callable[[list], tuple]) -> tuple | None:
     dims = list(dict.fromkeys(dims_of(values)))
     symbols = {s.name: s for d in dims for s in symbols_of(d)}
     env = next((env_of(d) for d in dims), None)
-    if env is None or len(symbols) > len(_STEPS[0]) or any(s.hint is None for s in symbols.values()):
+    if env is None or any(s.hint is None for s in symbols.values()):
+        return None
+    following = _following(env, symbols)
+    free = [s for s in symbols.values() if s.name not in following]
+    if len(free) > len(_STEPS[0]):
         return None
     # Each size by itself, then those that are equal now as one; and these so that a larger one stays larger where the
     # call, or what is known of them, asks for that.
     for together, in_order in itertools.product((False, True), repeat=2):
-        groups = _groups(list(symbols.values()), together)
+        groups = _groups(free, together)
         if in_order:
             groups.sort(key=lambda group: group[0].hint)
         growing = [tuple(itertools.accumulate(steps)) if in_order else steps for steps in _STEPS]
-        samples = [_larger(groups, steps) for steps in ((0,) * len(groups), *growing)]
+        samples = [_larger(groups, steps, following) for steps in ((0,) * len(groups), *growing)]
         if not all(_allowed(env, sample) for sample in samples):
             continue
         types = _agreeing(values, samples, run, _candidates(values, dims))
@@ -77,8 +85,26 @@ def _groups(symbols: list[Symbol], together: bool) -> list[list[Symbol]]:
     return list(groups.values())
 
 
-def _larger(groups: list[list[Symbol]], steps: Sequence[int]) -> dict[str, int]:
-    return {s.name: s.hint + step * s.multiple for group, step in zip(groups, steps) for s in group}
+def _following(env: ShapeEnv, symbols: dict[str, Symbol]) -> dict[str, IntExpr]:
+    """The symbols that the others determine, by the equations that are relied on already, as those of the strides of a
+    contiguous tensor."""
+    found: dict[str, IntExpr] = {}
+    for p in env.guards:
+        if p.kind != "==0" or not free_symbols(p.expr) <= symbols.keys():
+            continue
+        e = subst(p.expr, found)
+        for name in sorted(free_symbols(e), key=list(symbols).index, reverse=True):
+            by = coefficient(e, name)
+            if type(by) is int and by in (1, -1) and name not in free_symbols(rest := e - by * of_atom(symbols[name])):
+                found = {n: subst(other, {name: -by * rest}) for n, other in found.items()}
+                found[name] = -by * rest
+                break
+    return found
+
+
+def _larger(groups: list[list[Symbol]], steps: Sequence[int], following: dict[str, IntExpr]) -> dict[str, int]:
+    sample = {s.name: s.hint + step * s.multiple for group, step in zip(groups, steps) for s in group}
+    return sample | {name: evaluate(e, sample) for name, e in following.items()}
 
 
 def _allowed(env: ShapeEnv, sample: dict[str, int]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -163,8 +163,8 @@ def call(operator: Callable, source: torch.Tensor, arguments: tuple, index: int)
 def unasked(fn: Callable) -> Callable:
     """``fn`` of a recipe, with no class or mode of the program's that is asked: they have been while capturing."""
 
-    def call(*args: object) -> torch.Tensor:
+    def call(*args: object, **kwargs: object) -> Any:
         with torch_private.WithoutTorchFunction():
-            return fn(*args)
+            return fn(*args, **kwargs)
 
     return names.made(call, unasked, fn)

@@ -297,32 +297,36 @@ class _Call:
         if self.tensors:
             key = (*self.key, at)
             if key not in _found:
-                _found[key] = self._has_limit(at, v)
-            if not _found[key]:
-                return
-        elif self.kwargs.get("dtype") not in _RANGES:
+                _found[key] = self._range(at, v)
+            limits = _found[key]
+        else:
+            limits = _RANGES.get(self.kwargs.get("dtype"), _ANY)
+        if limits is _ANY:
             return
-        dtypes = [h.type.dtype for h in self.tensors] or [self.kwargs["dtype"]]
-        ranges = [_RANGES[d] for d in dtypes if d in _RANGES]
-        low, high = max((r[0] for r in ranges), default=0), min((r[1] for r in ranges), default=0)
         if type(v) is Dim:
-            if not (v <= high and v >= low):
+            if limits is None or not (v <= limits[1] and v >= limits[0]):
                 specialize(v)
         else:
             float(v)
 
-    def _has_limit(self, at: int | str, v: Dim | SymFloat) -> bool:
-        """Whether the call raises for a large number at this place."""
-        sizes = smaller(self.tensors)
-        for extreme in (1 << 40, -(1 << 40)) if type(v) is Dim else (1e38, -1e38):
-            made = StandIns(0, "cpu", sizes, self.grad)
-            args, kwargs = made.of(self.args), made.of(self.kwargs)
-            (args if type(at) is int else kwargs)[at] = extreme
-            if error_of(self.fn, args, kwargs, made, self.grad) is not None:
-                return True
-        return False
+    def _range(self, at: int | str, v: Dim | SymFloat) -> tuple | None:
+        """The numbers that the call takes at this place: ``_ANY``, those of an integral type, or None where it is not
+        known which."""
+        if type(v) is not Dim:
+            return _ANY if not any(self._raises_for(at, n) for n in (1e38, -1e38)) else None
+        for limits in (_ANY, *sorted(_RANGES.values(), key=lambda r: r[0] - r[1])):
+            if not any(self._raises_for(at, n) for n in limits):
+                return limits
+        return None
+
+    def _raises_for(self, at: int | str, number: float) -> bool:
+        made = StandIns(0, "cpu", smaller(self.tensors), self.grad)
+        args, kwargs = made.of(self.args), made.of(self.kwargs)
+        (args if type(at) is int else kwargs)[at] = number
+        return error_of(self.fn, args, kwargs, made, self.grad) is not None
 
 
+_ANY = (-(1 << 40), 1 << 40)  # limits of a place that takes every number
 _COMMON = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _RANGES = {torch.bool: (0, 1), torch.float16: (-65504, 65504)}
 _RANGES.update((d, (torch.iinfo(d).min, torch.iinfo(d).max)) for d in (torch.uint8,

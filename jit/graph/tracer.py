@@ -302,7 +302,8 @@ class Tracer:
         if entry.alias:
             args, kwargs = replaced(Dim, _settled, (tuple(args), kwargs))
         if entry.raw:
-            return entry.fn(self, *_pack(entry, args), **kwargs)
+            made = entry.fn(self, *_pack(entry, args), **kwargs)
+            return made if made is not NotImplemented else self._call_aten(name, args, kwargs, overload)
         if not entry.alias:
             args = self._on_one_device(args, entry.pointwise)
         start, first = self.builder.next_id, len(self.builder.nodes)

@@ -10,6 +10,8 @@ Facts that speak of further objects have their sources; what ``payload`` is give
 
 from __future__ import annotations
 
+import operator
+import re
 import types
 from typing import Any, Callable
 
@@ -63,6 +65,11 @@ class Fact:
     def found(self, found: object) -> str:
         """What another object is instead."""
         return short(found)
+
+    def failing(self, payload: Any, value: Callable[[int], Any]) -> str:
+        """Why a condition that is about no single object does not hold, in words. ``payload``: what the native check
+        was given; ``value``: what lies at an accessor now."""
+        return self.mismatch(None)
 
     def mismatch(self, found: object) -> str:
         """How an object differs, in words."""
@@ -525,16 +532,23 @@ class GlobalState(Fact):
         return guards.state_difference(self.value, guards.global_state_snapshot())
 
 
+_ON_ROWS: dict[str, Callable] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "max": max, "min": min,
+                                 "floordiv": operator.floordiv, "mod": operator.mod}
+_RELATIONS: dict[str, Callable] = {"==0": operator.eq, "!=0": operator.ne, ">=0": operator.ge}
+
+
 class Dims(Fact):
     """Conditions on sizes, strides and integers. ``sizes``: a ``SizeFacts`` of the capture, which ends with it; its
     words stay."""
 
-    __slots__ = ("sizes",)
+    __slots__ = ("sizes", "symbols", "conditions")
     kind = "dims"
     of_object = False
 
     def __init__(self, sizes: Any) -> None:
-        self.sizes, self.value = sizes, "; ".join(sizes.texts())
+        self.sizes, self.symbols, said = sizes, sizes.symbols(), sizes.conditions()
+        self.conditions = [*said, *(f"{name} >= {least}" for name, least in sizes.least_values().items())]
+        self.value = "; ".join([*(f"{name} = {what}" for name, what in self.symbols.items()), *said])
 
     def payload(self, locate: Callable) -> tuple[tuple[int, ...], tuple[tuple[str | int, ...], ...], tuple[tuple, ...]]:
         sizes, self.sizes = self.sizes, None
@@ -545,6 +559,23 @@ class Dims(Fact):
 
     def mismatch(self, found: object) -> str:
         return f"{self.value} does not hold"
+
+    def failing(self, payload: Any, value: Callable[[int], Any]) -> str:
+        locations, rows, conditions = payload
+        known: list[int] = []
+        for what, *operands in rows:
+            if what in ("size", "stride"):
+                known.append(getattr(torch.Tensor, what)(value(locations[operands[0]]), *operands[1:]))
+            elif what == "int":
+                known.append(int(value(locations[operands[0]])))
+            else:
+                known.append(operands[0] if what == "const" else _ON_ROWS[what](*(known[at] for at in operands)))
+        for at, (row, relation) in enumerate(conditions):
+            if not _RELATIONS[relation](known[row], 0):
+                text = self.conditions[at]
+                of = [f"{name} = {what}" for name, what in self.symbols.items() if re.search(rf"\b{name}\b", text)]
+                return f"{text} does not hold ({', '.join(of)})"
+        return super().failing(payload, value)
 
 
 class Numbers(Fact):

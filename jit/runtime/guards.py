@@ -218,7 +218,8 @@ def explain(program: Any, locals: Sequence[object]) -> str:
     index, reached, found = failure
     at, kind, payload, fact = (*program.checks[index], None, None)[:4]
     if at < 0:
-        return fact.mismatch(None) if fact else f"{kind} does not hold"
+        with torch_private.WithoutTorchFunction():
+            return fact.failing(payload, lambda i: program.value(tuple(locals), i)) if fact else f"{kind} does not hold"
     where = path(program.accessors, at)
     if not reached:
         return f"{where}: cannot be reached any more"

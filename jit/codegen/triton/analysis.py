@@ -115,7 +115,7 @@ def read_once(kernel: loops.Kernel) -> frozenset:
     points = 1
     for a in kernel.axes + kernel.raxes:
         points *= size_hint(a.extent)
-    found, axes = set(), {a.name for a in kernel.axes + kernel.raxes if a.extent != 1}
+    found, axes = set(), {a.name for a in kernel.axes + kernel.raxes if not dims.is_one(a.extent)}
     for every in loads.values():
         first, *others = sorted(every, key=lambda s: not s.symbols >= axes)
         others = [s for s in others if s.symbols >= axes]  # what is read along fewer axes is little

@@ -16,7 +16,9 @@ from ...graph import gradient_layout
 from ...graph.functions import FunctionTrace
 from ..speculation import reachable
 from ..states import grad_mode
+from ..states.function_state import unasked
 from ..states.grad_mode import GRAD_MODE
+from ..states.index_modes import MODES, modes
 from ..tables import on_call, on_function
 from ..values.base import Raised, Value
 from ..values.constant import Constant
@@ -88,11 +90,30 @@ def apply(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     several, outputs = result.builtin is tuple, result.several(s)
     if _field(s, ctx, "dirty_tensors"):
         raise _break("that changes its arguments in place")
-    if not recorded:  # an argument that is returned is a new tensor there
-        made = [s.torch_call(torch.Tensor.detach, [o], {}) if any(o is v for v in tensors) else o for o in outputs]
+    if not recorded:
+        made = [_returned(s, o, tensors, any(needs)) for o in outputs]
         return result if made == outputs else TupleValue(made, result.cls) if several else made[0]
+    if s.asker.overridden([o for o in outputs if o.is_tensor]):
+        raise _break("with a gradient that gives a tensor of which a class, or a mode, is asked")
     made = _recorded(s, known, cls, ctx, given, needs, outputs)
     return TupleValue(made, result.cls) if several else made[0]
+
+
+def _returned(s: Session, output: Value, tensors: list[Value], needs: bool) -> Value:
+    """A result without a history: an argument that is returned is a new tensor there. ``needs``: some argument requires
+    grad, though no gradients are recorded."""
+    if not output.is_tensor or not any(output is v for v in tensors):
+        return output
+    if needs:
+        with unasked(s):
+            return s.torch_call(torch.Tensor.detach, [output], {})
+    recording = s.tracer.grad_enabled
+    try:
+        with s.states.told(GRAD_MODE, False):
+            s.tracer.set_grad_enabled(False)
+            return s.torch_call(torch.Tensor.view_as, [output, output], {})  # a call of the tensor's own method
+    finally:
+        s.tracer.set_grad_enabled(recording)
 
 
 def _refuse_transforms(s: Session, known: type, separate: bool) -> None:
@@ -199,6 +220,7 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
     calls = s.states.uses[GRAD_MODE]
     try:
         with (s.states.told(GRAD_MODE, False),  # the graph keeps gradients of gradients
+              s.states.told(MODES, modes(s)),  # those that the program is in here are none where it runs
               s.journal.temporarily(s, "differentiated", (*s.differentiated, known))):
             result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
     except Raised as raised:

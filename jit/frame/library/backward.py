@@ -108,6 +108,10 @@ def autograd_backward(s: Session, args: list[Value], kwargs: dict[str, Value]) -
         raise _break("backward() with create_graph=True")
     if not _is_none(s, given.get("grad_variables", NONE)):
         raise _break("backward() with grad_variables")
+    inputs = given.get("inputs", NONE)
+    if s.asker.overridden([*roots, *(inputs.items_list(s) if inputs.is_sequence else [inputs])]):
+        named = {k: given.get(k, Constant(p.default)) for k, p in _BACKWARD.parameters.items()}
+        return s.asker.call(torch.autograd.backward, [named.pop("tensors")], named)
     keep = _flag(s, given.get("retain_graph"), False)
     tangents = _tangents(s, given.get("grad_tensors"), len(roots))
     wanted = given.get("inputs")

@@ -266,6 +266,12 @@ def sort_rows(s: Session, values: list[Value], key: Value | None, reverse: Value
     return [row.value for row in rows], failed
 
 
+def _chosen(s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
+    """The greater or the smaller of two numbers of which a call knows one no earlier than it runs, None of others."""
+    found = (v.extreme(s, fn, a, b) for v in sorted((a, b), key=lambda v: not v.is_read))
+    return next((value for value in found if value is not None), None)
+
+
 def _extreme(fn: Callable, symbol: str) -> Callable:
     def extreme(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:
@@ -281,8 +287,9 @@ def _extreme(fn: Callable, symbol: str) -> Callable:
         best, best_key = None, None
         for v in values:
             k = v if key is None else key.call(s, [v], {})
-            if best is not None and key is None and (v.is_read or best.is_read):
-                best = best_key = (v if v.is_read else best).extreme(s, fn, best, v)
+            chosen = None if best is None or key is not None else _chosen(s, fn, best, v)
+            if chosen is not None:
+                best = best_key = chosen
             elif best is None or protocols.rich_compare(s, COMPARE[symbol], k, best_key).truth(s):
                 best, best_key = v, k
         return best

@@ -505,6 +505,17 @@ def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return s.inline(s.wrap_raw(copy.copy), args, kwargs)
 
 
+@on_function(copy.deepcopy)
+def deep_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A break inside is one of the call: what has been copied is noted by what eager knows and this does not, such as
+    the memory of tensors."""
+    try:
+        return s.inline(s.wrap_raw(copy.deepcopy), args, kwargs)
+    except Unsupported as error:
+        error.frames = []
+        raise
+
+
 add_forbidden("warnings are process-wide state", "", warnings.warn_explicit)
 
 

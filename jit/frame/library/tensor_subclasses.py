@@ -106,8 +106,9 @@ def has_function_of_these(s: Session, args: list[Value], kwargs: dict[str, Value
 
 @on_function(torch.overrides.handle_torch_function)
 def handle_torch_function(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    fn, relevant, *given = args
-    return s.asker.by_function(fn, relevant.items_list(s), given, kwargs)
+    fn, among, *given = args
+    relevant = among.items_list(s)
+    return s.asker.by_function(fn, s.asker.asked_by_python(relevant), s.asker.told_by_python(relevant), given, kwargs)
 
 
 torch.overrides.get_default_nowrap_functions()  # cached from here on

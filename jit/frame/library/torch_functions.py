@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import config, torch_private
 from ...errors import Unsupported
+from ...graph.handles import replay, view_path
+from ...graph.ir import same_ints
 from ...runtime import facts
 from .. import source as src
 from ..assumptions import assume
@@ -55,6 +57,15 @@ def is_current_stream_capturing(s: Session, args: list[Value], kwargs: dict[str,
     except RuntimeError as error:  # in a build of PyTorch without CUDA it is a class that cannot be made
         raise Raised(s.exception(error)) from None
     return s.wrap(now, src.Returned(src.Const(fn)))
+
+
+@on_function(torch.cuda.get_device_properties)
+def gpu_properties(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """They never change; which GPU is the current one does, and is asked."""
+    device = (args[0] if args else kwargs.get("device", Constant(None))).const(s)
+    if device is None or isinstance(device, (str, torch.device)) and torch.device(device) == torch.device("cuda"):
+        device = s.wrap_raw(torch.cuda.current_device).call(s, [], {}).const(s)
+    return s.fold(torch.cuda.get_device_properties, [Constant(device)], {})
 
 
 def _answered(fn: Callable) -> None:
@@ -185,6 +196,8 @@ def plain_reader(name: str) -> Callable:
                 number = number or first_reads.read(s, tensor, name)
             if number is not None:
                 return number
+            if name == "__bool__" and not args and not kwargs:
+                raise Unsupported("a branch depends on the values of a tensor", kind="data-dependent-branch")
             # None: as a call of torch, which may be made later.
             return None if name in ("item", "tolist") else unknown_values(s, tensor, args, kwargs)
         return s.from_python(s.really(getattr(found, name)))
@@ -203,12 +216,36 @@ def unknown_values(s: Session, tensor, args: list[Value], kwargs: dict[str, Valu
                       hint="keep the computation in tensors, or do this outside the compiled function")
 
 
+def _kept_apart(s: Session, copied: list, base: object) -> None:
+    """Tensors from outside of one deep copy: what shares memory does so in the copy, too."""
+    mine, *others = [next((v for v in s.recording.inputs if v.handle(s).base is b), None) for b in (base, *copied)]
+    for other in others:
+        if mine is None or other is None or mine.source is None or other.source is None:
+            continue
+        if torch_private.storage_id(mine.obj) == torch_private.storage_id(other.obj):
+            raise Unsupported("a deep copy of tensors from outside that share memory", kind="tensor-layout")
+        if not (mine.source.watched and other.source.watched):
+            s.guards.add(mine.source, facts.NoAlias(other.source))
+
+
 @on_tensor_method("__deepcopy__")
 def deepcopy(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if tensor.handle(s).requires_grad:
+    handle, memo = tensor.handle(s), args[0]
+    if handle.requires_grad:
         raise Unsupported("a deep copy of a tensor that requires grad", kind="autograd")
-    new = s.torch_call(torch.Tensor.clone, [tensor], {})
-    args[0].setitem(s, IdentityNumber(tensor) if tensor.obj is None else Constant(id(tensor.obj)), new)
+    b, at = s.tracer.builder, (id(memo), handle.base)
+    memory = s.recording.copied.get(at)
+    if memory is None:  # all of it is copied, once for all tensors that show it
+        s.heap.keep(memo)
+        _kept_apart(s, [base for number, base in s.recording.copied if number == id(memo)], handle.base)
+        memory = s.tracer.fresh(b.clone(b.detach(handle.base.node)))
+        if handle.base.region is not None or not same_ints(memory.type.strides, handle.base.node.type.strides):
+            raise Unsupported("a deep copy of a tensor with gaps, or beside one that it shares memory with",
+                              kind="tensor-layout")
+        s.set_entry(s.recording.copied, at, memory)
+    node = replay(b, memory.node, handle.chain)
+    new = s.recording.tensor_of(s.tracer.view(memory, view_path(node, memory.node), node) if handle.chain else memory)
+    memo.setitem(s, IdentityNumber(tensor) if tensor.obj is None else Constant(id(tensor.obj)), new)
     return new
 
 

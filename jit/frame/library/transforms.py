@@ -24,6 +24,7 @@ from ...graph.handles import next_version
 from ...graph.ir import TensorType
 from ...graph.prims import VIEWS, base_of
 from ...torch_private import pytree
+from ..states.function_state import below_functions
 from ..tables import on_call, on_code, on_name
 from ..values import batched, unmapped
 from ..values.base import Raised
@@ -151,6 +152,7 @@ def without_hooks(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict
 def _step(called: object, name: str) -> Callable:
     """Register what is done at a step of a map, for its function in C and for the Python function around that."""
     def register(fn: Callable) -> Callable:
+        fn = below_functions(fn)
         on_call(called)(fn)
         on_name((torch_private.MAPS_BELOW, name))(lambda s, _, args, kwargs: fn(s, args, kwargs))
         return fn
@@ -312,6 +314,7 @@ def is_mapped(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @on_call(torch_private.grad_begins)
+@below_functions
 def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if s.tracer.inference:
         raise _refuse("a gradient of torch.func in inference mode, inside of which eager records what it is of")
@@ -323,6 +326,7 @@ def grad_begins(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 
 @on_call(torch_private.grad_ends)
+@below_functions
 def grad_ends(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     *left, level = s.levels
     s.journal.set_field(s, "levels", tuple(left))
@@ -345,6 +349,7 @@ def _changed(s: Session, level: Level, inside: TensorHandle, node: Node, outside
 
 
 @on_call(torch_private.grad_enters)
+@below_functions
 def grad_enters(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A tensor of its own, which is differentiated apart from others of its value."""
     handle, level = args[0].handle(s), _level(s, args[1])
@@ -370,6 +375,7 @@ def _read_beside(s: Session, level: Level, node: Node, memory: Node) -> bool:
 
 
 @on_call(torch_private.grad_leaves)
+@below_functions
 def grad_leaves(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     level = _level(s, args[1])
     handle = args[0].handle(s)

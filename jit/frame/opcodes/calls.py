@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import Unsupported
 from ..executor import NULL, op
 from ..values.base import Raised
-from ..values.mappings import DictValue, mapping_items
+from ..values.mappings import DictValue, Unpacked, mapping_items
 from ..values.functions import FunctionValue, MethodValue, SuperValue
 from ..values.generators import no_stop_iteration
 from ..values.objects import ObjectValue
@@ -75,7 +75,7 @@ def zero_argument_super(f: Frame) -> Value:
 
 @op("CALL_FUNCTION_EX")
 def call_function_ex(f: Frame, i: Instr) -> None:
-    kwargs = {}
+    kwargs: dict[str, Value] = Unpacked() if i.arg else {}
     if i.arg:
         for key, value in mapping_items(f.s, f.pop()):
             name = key.const(f.s)

@@ -45,7 +45,7 @@ def pop_jump_if_false(f: Frame, i: Instr) -> int | None:
 
 
 def _jump(f: Frame, i: Instr, wanted: bool) -> int | None:
-    value = f.pop()
+    value = f.pop().asked_truth(f.s)
     try:
         return i.target if truth(f, i, value) is wanted else None
     except Unsupported as refusal:

@@ -5,8 +5,9 @@ leave alone."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ... import torch_private
@@ -44,6 +45,32 @@ def switched_off() -> Iterator[None]:
     finally:
         torch_private.set_function_state(_outer.value)
         _outer.value = before
+
+
+def unasked(s: Session) -> contextlib.AbstractContextManager:
+    """A block in which no mode or class of the program's is asked: what is called there is none of its calls, but in
+    place of what PyTorch does in C behind one, or of what NumPy does."""
+    return s.states.told(FUNCTION_STATE, _KINDS.ALL_DISABLED) if s.asker.seen else contextlib.nullcontext()
+
+
+def below_functions(rule: Callable) -> Callable:
+    """A rule for a function in C of which no mode or class is asked: nor are they of what the rule does."""
+    @functools.wraps(rule)
+    def run(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        with unasked(s):
+            return rule(s, args, kwargs)
+
+    return run
+
+
+def calls_torch(fn: object) -> bool:
+    """Whether a function is PyTorch's, or one of ours, which may call that. Not the one that sets whether modes are
+    asked, nor a method of what the program has made."""
+    if fn is torch_private.set_function_state:
+        return False
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    module = getattr(fn, "__module__", None) or getattr(owner, "__module__", None) or ""
+    return module.partition(".")[0] in ("torch", "jit")
 
 
 def classes_on(s: Session) -> bool:

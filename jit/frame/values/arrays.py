@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import torch
 
-from ... import torch_private
 from ...devices import backend
 from ...errors import Unsupported
 from ...graph.dims import hint
@@ -27,7 +26,7 @@ from ...runtime import facts
 from ...runtime.array_memory import DTYPES, as_array, as_read_only, as_scalar
 from .. import source as src
 from .. import tables
-from ..states.function_state import FUNCTION_STATE
+from ..states.function_state import unasked
 from ..tables import wrapper
 from . import batched
 from .base import Raised, Value, type_name
@@ -465,13 +464,6 @@ def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Va
 def errors_are_wanted() -> bool:
     """Whether NumPy does more about values than to warn of them (``np.seterr``), which graphs do not."""
     return not {"ignore", "warn"}.issuperset(np.geterr().values())
-
-
-def unasked(s: Session) -> contextlib.AbstractContextManager:
-    """A block in which no mode or class of the program's is asked: the functions of PyTorch that compute an array are
-    none that the program calls."""
-    off = torch_private.FunctionState.ALL_DISABLED
-    return s.states.told(FUNCTION_STATE, off) if s.asker.seen else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

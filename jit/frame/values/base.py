@@ -156,6 +156,10 @@ class Value:
     def truth(self, s: Session) -> bool:
         return True
 
+    def asked_truth(self, s: Session) -> Value:
+        """What stands for its truth where a mode or a class of the program's is asked for that; else itself."""
+        return self
+
     # -- what a ``yield from`` or an ``await`` goes through
 
     def awaited(self, s: Session) -> Value | None:
@@ -324,6 +328,11 @@ class Value:
 
     def exact_int(self) -> None:
         """The int or Dim that it is, or None."""
+        return None
+
+    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
+        """``max(a, b)`` or ``min(a, b)``, of which this is one, without a look at which of them it is; None where that
+        cannot be."""
         return None
 
     def told_apart(self, s: Session, other: Value) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import tables
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 LEAF_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...),
               type(NotImplemented), torch.dtype, torch.device,
-              torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo)
+              torch.layout, torch.memory_format, types.CodeType, torch.finfo, torch.iinfo,
+              torch_private.GpuProperties)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

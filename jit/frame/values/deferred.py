@@ -131,8 +131,10 @@ class Deferred(Value):
             self.needed()
         return Deferred(s, op.fn, [self, other], {}, True, self.error, False)
 
-    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value:
-        """``max(a, b)`` or ``min(a, b)``, where both are of the same type."""
+    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
+        """Of two numbers of the same type."""
+        if not self.is_read:
+            return None
         kinds = {self._number_type(v) for v in (a, b)}
         if kinds not in ({int}, {float}):
             self.needed()

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 from .containers import SHOWN, ContainerValue, text_in
 
 
+class Unpacked(dict):
+    """The named arguments of a call that gives them by ``**``: functions in C are told of these where there are none,
+    too."""
+
+
 class DictValue(ContainerValue):
     """Dicts and their subclasses. ``entries`` maps a key's hashable stand-in to (key value, value)."""
 

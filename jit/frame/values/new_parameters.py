@@ -35,8 +35,16 @@ class NewParameter(TensorValue):
         self.cls, self.tracked = torch.nn.Parameter, tracked
 
     def getattr(self, s: Session, name: str) -> Value:
-        if name not in _OF_A_LEAF or self.grad is not None:
+        if name not in _OF_A_LEAF or self.grad is not None or s.asker.concerns([self], {}):
             return super().getattr(s, name)
+        return self.plain_attribute(s, name)
+
+    def plain_attribute(self, s: Session, name: str) -> Value:
+        if name not in _OF_A_LEAF or self.grad is not None:
+            found = super().plain_attribute(s, name)
+            if self.tracked and grad_mode.is_on(s) and name != "data" and _holds_tensor(found):
+                raise _refusal()
+            return found
         return Constant(self.tracked if name == "requires_grad" else _OF_A_LEAF[name])
 
     def lower(self, s: Session) -> Any:
@@ -52,6 +60,11 @@ def refuse_tracked(fn: object, result: Value) -> None:
     """Raises Unsupported for a call with such a parameter, where gradients are recorded, that gives a tensor."""
     if fn not in _WITHOUT_HISTORY and _holds_tensor(result):
         raise _refusal()
+
+
+def refuse_error() -> None:
+    """Raises Unsupported for such a call that raises: eager may say before that a leaf may not be changed in place."""
+    raise _refusal()
 
 
 def refuse_leaves(s: Session, values: Iterable[Value]) -> None:

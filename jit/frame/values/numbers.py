@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...errors import Unsupported
-from ...graph.dims import bounds, free_symbols, hint
+from ...graph.dims import Max, Min, bounds, free_symbols, hint
 from ...runtime import facts
 from ...runtime.names import made
 from ..conditions import compared
@@ -111,6 +111,15 @@ class DimValue(Value):
 
     def exact_int(self) -> None:
         return self.dim
+
+    def extreme(self, s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
+        x, y = a.exact_int(), b.exact_int()
+        if x is None or y is None:
+            return None
+        for v in (a, b):
+            if type(v) is Constant:
+                v.const(s)
+        return integer((Max if fn is max else Min)(x, y))
 
     def to_int(self, s: Session) -> Value:
         return self

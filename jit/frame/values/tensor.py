@@ -17,6 +17,7 @@ from .. import source as src
 from .. import tables
 from ..operators import DIVMOD, METHODS
 from ..size_nodes import from_torch, to_torch
+from ..states.function_state import unasked
 from ..tables import wrapper
 from ..tensor_guards import guard_place
 from . import first_reads, unmapped
@@ -73,7 +74,10 @@ class TensorValue(Value):
 
     def detached(self, s: Session) -> Value:
         """The same values, outside of autograd."""
-        return s.torch_call(torch.Tensor.detach, [self], {}) if self.handle(s).requires_grad else self
+        if not self.handle(s).requires_grad:
+            return self
+        with unasked(s):
+            return s.torch_call(torch.Tensor.detach, [self], {})
 
     def pytype(self, s: Session) -> type:
         if self._handle is None and self.source is not None:
@@ -189,12 +193,16 @@ class TensorValue(Value):
             return None
         return constants.value(s.tracer.builder, self.handle(s).node)
 
-    def truth(self, s: Session) -> bool:
+    def asked_truth(self, s: Session) -> Value:
         s.recording.tensor_slot(self.cls, "__bool__")
+        return s.asker.call(torch.Tensor.__bool__, [self], {}) if s.asker.overridden([self]) else self
+
+    def truth(self, s: Session) -> bool:
+        asked = self.asked_truth(s)
+        if asked is not self:
+            return asked.truth(s)
         found = self.known(s)
         if found is not None and found.numel() == 1:
-            if s.asker.overridden([self]):
-                return s.asker.call(torch.Tensor.__bool__, [self], {}).truth(s)
             return bool(found)
         number = first_reads.needed(s, self, "__bool__")
         if number is not None:
@@ -252,7 +260,7 @@ class TensorValue(Value):
         return s.recording.read_later(float, self, "keep it a tensor")
 
     def absolute(self, s: Session) -> Value:
-        return s.torch_call(torch.abs, [self], {})
+        return s.torch_call(torch.Tensor.abs, [self], {})
 
     def rounded(self, s: Session, digits: list[Value]) -> Value:
         cls = self.pytype(s)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit.devices import backend
-from jit.errors import Unsupported
+from jit.errors import EagerRaises, Unsupported
 from jit.graph import changes, layout
 from jit.graph.build import is_number, promote_dtypes, resolve_device
 from jit.graph.dims import product
@@ -180,7 +180,7 @@ def resize_(t: Tracer, self: TensorHandle, *size: object,
     elements; one with more or fewer would change the memory under other tensors."""
     wanted = tuple(unpacked(size))
     if self.requires_grad:
-        raise RuntimeError("cannot resize variables that require grad")
+        raise EagerRaises(RuntimeError("cannot resize variables that require grad"))
     dense = self.base.input is None and not self.chain and self.type.is_contiguous
     if (dense and memory_format is None and not same_ints(wanted, self.type.shape)
         and product(wanted) == self.type.numel):

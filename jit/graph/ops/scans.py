@@ -8,13 +8,15 @@ import torch
 
 from jit.devices import backend
 from jit.graph.build import is_number
+from jit.graph.dims import Dim
 from jit.graph.handles import NamedResult
-from jit.graph.ir import Node
+from jit.graph.ir import Node, TensorType, contiguous_strides
 from jit.graph.layout import normalize_dim
-from jit.graph.registry import op
+from jit.graph.registry import extern, op
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
 
 
 def _in_kernels(x: Node) -> bool:
@@ -165,6 +167,19 @@ def argsort(b: Builder, self: Node, *args: int | bool, dim: int = -1, descending
             stable: bool | None = None) -> Node:
     found = sort(b, self, *args, dim=dim, descending=descending, stable=stable)
     return NotImplemented if found is NotImplemented else found[1]
+
+
+@extern("topk")
+def topk_type(self: TensorType, k: IntExpr, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple:
+    """The types of the library's result of symbolic sizes: a run at a few sizes cannot tell ``k`` from a number."""
+    if not self.rank or not (self.is_symbolic or type(k) is Dim):
+        return NotImplemented
+    d = normalize_dim(dim, self.rank)
+    if not k >= 0 or not k <= self.shape[d]:
+        return NotImplemented
+    shape = (*self.shape[:d], k, *self.shape[d + 1:])
+    values = self.replace(shape=shape, strides=contiguous_strides(shape))
+    return values, values.replace(dtype=torch.int64)
 
 
 @op("topk")

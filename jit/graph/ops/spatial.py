@@ -24,7 +24,7 @@ def _scaled(n: IntExpr, factor: float) -> IntExpr | None:
     return n * int(factor) if factor == int(factor) else None if env is None else env.scaled(n, factor)
 
 
-def _laid_out(x: TensorType, shape: tuple, follows: bool) -> TensorType:
+def laid_out(x: TensorType, shape: tuple, follows: bool) -> TensorType:
     """``x`` with another shape: channels-last where ``x`` is, and ``follows`` says so, else row-major."""
     last = follows and layout.memory_format(x) == "channels_last"
     return x.replace(shape=shape, strides=layout.channels_last_strides(shape) if last else contiguous_strides(shape))
@@ -38,7 +38,7 @@ def pad(x: TensorType, padding: Sequence[int], mode: str = "constant", value: ob
     shape = list(x.shape)
     for d in range(k):
         shape[-1 - d] = shape[-1 - d] + padding[2 * d] + padding[2 * d + 1]
-    return _laid_out(x, tuple(shape), backend(x.device).keeps_channels_last and x.rank == k + 2)
+    return laid_out(x, tuple(shape), backend(x.device).keeps_channels_last and x.rank == k + 2)
 
 
 @extern("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
@@ -56,4 +56,4 @@ def resize(x: TensorType, size: Sequence | None, *options: object) -> TensorType
         size = found
     if len(size) != x.rank - 2:
         return NotImplemented
-    return _laid_out(x, (*x.shape[:2], *size), True)
+    return laid_out(x, (*x.shape[:2], *size), True)

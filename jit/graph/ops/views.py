@@ -181,6 +181,23 @@ def expand(b: Builder, self: Node, size: Sequence[IntExpr], *, implicit: bool = 
     return b.emit("expand", (self,), {"shape": shape})
 
 
+@op("meshgrid", raw=True)
+def meshgrid(t: Tracer, tensors: Sequence[TensorHandle], indexing: str | None = None) -> tuple:
+    """Every tensor along an axis of its own, the others being expanded; with "xy" the first two axes trade places."""
+    if (indexing not in ("ij", "xy") or not holds(TensorHandle, tensors) or any(x.ndim > 1 for x in tensors)
+        or len({(x.type.dtype, x.type.device) for x in tensors}) != 1):
+        return NotImplemented
+    order = list(range(len(tensors)))
+    if indexing == "xy":
+        order[:2] = order[1::-1] if len(order) > 1 else order
+    shape = [x.type.numel for x in (tensors[k] for k in order)]
+    made = []
+    for place, k in enumerate(order):
+        size = [n if at == place else 1 for at, n in enumerate(shape)]
+        made.append(t.call_op("expand", (t.call_op("reshape", (tensors[k], size), {}), shape), {}))
+    return tuple(made[k] for k in order)
+
+
 @op("expand_as", alias=True)
 def expand_as(b: Builder, self: Node, other: Node | Number) -> Node:
     return expand(b, self, other.shape)
