@@ -194,5 +194,5 @@ def new_dict(s: Session, obj: object) -> Value:
 def new_set(s: Session, obj: frozenset[int | str]) -> Value:
     values = [s.from_python(v) for v in obj]
     made = SetValue({v.hash_key(s): v for v in values}, type(obj))
-    made.history = ((copied, obj.copy()),)
+    made.history = None, (copied, obj.copy())
     return made

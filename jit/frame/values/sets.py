@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,17 +35,23 @@ _KNOWN = (str, int, float, bytes, type(None), type, torch.dtype, types.FunctionT
           types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, torch_private.OpOverload,
           torch_private.OpOverloadPacket)
 
+
 def copied(table: set | frozenset) -> set | frozenset:
     return table.copy()
 
 
-def merged(table: set | frozenset, keys: list) -> set | frozenset:
-    """A copy to which keys are added one after the other."""
-    return table.union(keys)
+def by_method(name: str, table: set | frozenset, keys: list) -> set | frozenset:
+    """A new set that a method gives which was given a sequence."""
+    return getattr(table, name)(keys)
 
 
-# Methods in C that change a set, given a key, a set or, ``update``, a list of keys.
-_CHANGES = frozenset((set.add, set.discard, set.clear, set.update, set.__ior__, set.__iand__, set.__isub__, set.__ixor__))
+# Methods in C that change a set, given a key, a set or a list of keys.
+_CHANGES = frozenset((set.add, set.discard, set.clear, set.update, set.intersection_update, set.difference_update,
+                      set.symmetric_difference_update, set.__ior__, set.__iand__, set.__isub__, set.__ixor__))
+# What comes of a sequence is in another order than what comes of a set with the same elements.
+_OF_SEQUENCES = {set.__ior__: set.update, set.__iand__: set.intersection_update, set.__isub__: set.difference_update,
+                 set.__ixor__: set.symmetric_difference_update}
+_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
 
 
 class SetValue(ContainerValue):
@@ -58,7 +65,8 @@ class SetValue(ContainerValue):
         self.builtin = frozenset if issubclass(self.cls, frozenset) else set
         self._entries = entries
         self.added: dict = {}  # added before the elements were needed
-        self.history: tuple | None = None  # see ``table``; None: one element after the other was added
+        # (history before, one step or a list of them), see ``replayed``; None: one element after the other was added
+        self.history: tuple | None = None
         self.of_a_sequence = False  # whether it only stands for a sequence whose elements are added
 
     @classmethod
@@ -72,7 +80,7 @@ class SetValue(ContainerValue):
     def made_by(cls, s: Session, entries: dict, kind: type, fn: Callable, *operands: SetValue) -> SetValue:
         """A new set with these entries, which CPython makes by ``fn`` of other sets."""
         made = cls(entries, kind)
-        made.history = ((fn, *[v.table(s) for v in operands]),)
+        made.history = None, (fn, *[v.table(s) for v in operands])
         return made
 
     def table(self, s: Session) -> set | frozenset:
@@ -90,26 +98,34 @@ class SetValue(ContainerValue):
         found = replayed(self.steps())
         return found if len(found) == len(entries) and all(k in entries for k in found) else set(entries)
 
-    def steps(self) -> tuple:
-        """How a set came about: a display adds one element after the other."""
-        if self.history is None and self.obj is not None:
-            return tuple([(set.add, k) for k in src.raw_elements(self.obj)])  # as most of them have come about
-        return self.history if self.history is not None else tuple([(set.add, k) for k in self._entries])
+    def steps(self) -> list:
+        """How a set came about: a display adds one element after the other, as most others have come about too."""
+        if self.history is None:
+            return [(set.add, k) for k in (self._entries if self.obj is None else src.raw_elements(self.obj))]
+        found, at = [], self.history
+        while at is not None:
+            before, step = at
+            found.append(step) if type(step) is tuple else found.extend(reversed(step))
+            at = before
+        return found[::-1]
 
-    def steps_with(self, s: Session, fn: object, args: list[Value]) -> tuple | None:
-        """The steps with a further one; None where it is another method."""
+    def changed_by(self, s: Session, fn: object, args: list[Value]) -> tuple:
+        """The history with a further step, a method in C that was given this."""
+        before = self.history if self.history is not None else (None, self.steps())
         if fn not in _CHANGES:
-            return None
+            return before
         operand = args[0] if args else None
         if fn is set.update:
-            return (*self.steps(), (fn, [v.hash_key(s) for v in operand.items_list(s)]))
-        if fn in (set.add, set.discard, set.clear):
-            return (*self.steps(), (fn, *[self.wanted(s, v) for v in args]))
-        if type(operand) is not SetValue:
-            return (*self.steps(), (fn, operand.const(s)))
-        if fn is set.__ior__ and operand.of_a_sequence:
-            return (*self.steps(), (set.update, list(operand.load(s))))
-        return (*self.steps(), (fn, operand.table(s)))
+            step = fn, [v.hash_key(s) for v in operand.items_list(s)]
+        elif fn in (set.add, set.discard, set.clear):
+            step = fn, *[self.wanted(s, v) for v in args]
+        elif type(operand) is not SetValue:
+            step = fn, operand.const(s)
+        elif operand.of_a_sequence:
+            step = _OF_SEQUENCES[fn], list(operand.load(s))
+        else:
+            step = fn, operand.table(s)
+        return before, step
 
     @property
     def entries(self) -> dict[object, Value]:
@@ -193,8 +209,8 @@ class SetValue(ContainerValue):
             return None
         kind = a.cls if a.cls in (set, frozenset) else a.builtin
         made = SetValue.made_by(s, a.combined(s, op, b), kind, op.fn, a, b)
-        if op.symbol == "|" and b.of_a_sequence:
-            made.history = ((merged, a.table(s), list(b.load(s))),)
+        if b.of_a_sequence:
+            made.history = None, (by_method, _METHODS[op.symbol], a.table(s), list(b.load(s)))
         return made
 
     def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
@@ -218,7 +234,7 @@ class SetValue(ContainerValue):
 
     def update(self, s: Session, entries: dict[object, Value], fn: object, args: list[Value]) -> None:
         if self.cls is set:
-            s.set_field(self, "history", self.steps_with(s, fn, args))
+            s.set_field(self, "history", self.changed_by(s, fn, args))
         s.set_field(self, "_entries", entries)
         self.changed(s, fn, args)
 
@@ -230,27 +246,28 @@ class SetValue(ContainerValue):
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
-        elif self.cls in (set, frozenset) and self.history is not None and _are_plain(self.history):
-            e.call(replayed, e.const(self.history))
+        elif self.cls in (set, frozenset) and self.history is not None and _are_plain(self.steps()):
+            e.call(replayed, e.const(tuple(self.steps())))
         elif self.cls in (set, frozenset):
-            e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in self.order(e.session)])])
+            keys = self._entries if self.history is None else self.order(e.session)
+            e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in keys])])
         else:
             raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
 
 
-def replayed(history: tuple) -> set | frozenset:
-    """A new set that came about like this: a list of (method in C that changes a set, what it is given) or (function
-    that gives a new one, its operands)."""
+def replayed(steps: Sequence) -> set | frozenset:
+    """A new set that came about by these steps: (method in C that changes a set, what it is given) or (function that
+    gives a new one, its operands)."""
     found: set | frozenset = set()
-    for fn, *args in history:
+    for fn, *args in steps:
         changed = fn(found, *args) if fn in _CHANGES else fn(*args)
         found = found if changed is None else changed
     return found
 
 
-def _are_plain(history: tuple) -> bool:
+def _are_plain(steps: Sequence) -> bool:
     """Whether all keys are the elements themselves."""
-    return all(type(k) in _PLAIN for _, *args in history for a in args
+    return all(type(k) in _PLAIN for _, *args in steps for a in args
                for k in (a if isinstance(a, (set, frozenset, list)) else (a,)))
 
 
