@@ -1,5 +1,7 @@
 """The order in which a set gives objects whose class has a hash of its own is that of Python's set."""
 
+from random import Random
+
 import pytest
 import torch
 
@@ -41,3 +43,31 @@ def test_sets_of_objects(name):
     compiled = jit.compile(lambda x: (PROGRAMS[name](x), x + 1))
     for _ in range(2):
         assert compiled(torch.ones(2))[0] == PROGRAMS[name](None)
+
+
+CHANGES = ("a.add({0})", "a.discard({0})", "a |= {{{0}, {1}, 40}}", "a &= set(range({0}, 90))", "a -= {{{0}, 17}}",
+           "a ^= {{{1}, 33, 64}}", "a.update([{1}, {0}, 80])", "b = a | b", "b = a & {{{0}, 8, 16, 24, 32}}", "b = b - a",
+           "a = a.copy()", "b = b.copy()", "a = set(b)", "b = set(sorted(a))", "a = set(b).union([{0}, 64, 32])", "b = b.intersection([{1}, 8, 7, 64, *a])", "b = a ^ {{72, {1}}}",
+           "a.update(b)", "b = {{*a, {0}}}", "a = set(range({0}))", "b = frozenset(a) | {{{1}}}", "b = set(b)",
+           "a.symmetric_difference_update(list(b))", "a.intersection_update([*b, 8, 64])", "b = a.difference([{0}])", "a = {{v for v in b}}")
+
+
+def changing(seed):
+    """The source of a function that makes two sets of ints by several changes."""
+    random = Random(seed)
+    lines = [f"    a, b = {{{random.randrange(70)}, 8, 64}}, set(given)"]
+    lines += ["    " + random.choice(CHANGES).format(random.randrange(90), random.randrange(90)) for _ in range(7)]
+    return "\n".join(["def program(x, given):", *lines, "    return x + sum(a), list(a), list(b), a, b", ""])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sets_that_came_about_by_several_changes(seed):
+    place = {}
+    exec(compile(changing(seed), f"<sets {seed}>", "exec"), place)
+    compiled = jit.compile(place["program"], fullgraph=True)
+    for elements in ({32, 1, 65}, {5}):
+        expected, found = place["program"](torch.zeros(2), set(elements)), compiled(torch.zeros(2), set(elements))
+        assert torch.equal(found[0], expected[0])
+        assert found[1:3] == expected[1:3], changing(seed)
+        assert [list(s) for s in found[3:]] == [list(s) for s in expected[3:]]
+        assert [type(s) for s in found[3:]] == [type(s) for s in expected[3:]]

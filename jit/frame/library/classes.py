@@ -42,8 +42,17 @@ def size_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TupleValue
     return TupleValue(args[0].listed(s) if args else [], torch.Size)
 
 
-on_call(set)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else []))
-on_call(frozenset)(lambda s, args, kwargs: SetValue.of(s, args[0].items_list(s) if args else [], frozenset))
+def _new_set(cls: type) -> None:
+    @on_call(cls)
+    def make(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        made = SetValue.of(s, args[0].items_list(s) if args else [], cls)
+        if args and type(args[0]) is SetValue:
+            made = SetValue.made_by(s, made.entries, cls, cls, args[0])
+        return made
+
+
+_new_set(set)
+_new_set(frozenset)
 
 
 def fill_dict(s: Session, cls: type, args: list[Value], kwargs: dict[str, Value]) -> list[tuple[Value, ...]]:

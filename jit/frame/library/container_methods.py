@@ -15,7 +15,7 @@ from ..values.numbers import integer
 from ..values.c_methods import method
 from ..values.containers import ListValue, TupleValue
 from ..values.mappings import DictValue, InstanceDict
-from ..values.sets import DictView, SetValue
+from ..values.sets import DictView, SetValue, copied
 from ..values.iterators import DictIterator, SequenceIterator
 from ..values.slices import SliceValue
 from .builtin_functions import sort_rows
@@ -522,7 +522,7 @@ def set_clear(v, s: Session, a: list[Value], k: dict[str, Value]):
 @method(set, "copy")
 @method(frozenset, "copy")
 def set_copy(v: SetValue, s: Session, a: list[Value], k: dict[str, Value]) -> Value:
-    return SetValue(dict(v.load(s)), v.cls)
+    return SetValue.made_by(s, dict(v.load(s)), v.cls, copied, v)
 
 
 @method(set, "pop")
@@ -575,15 +575,18 @@ def _set_operation(symbol: str, update: bool) -> Callable:
         result = v
         for other in a:
             left = result if not update else v
-            if symbol == "&" and other.builtin not in (set, frozenset):
+            if type(other) is SetValue:
+                right = other
+            elif symbol == "&" and other.builtin not in (set, frozenset):
                 right = _common(s, left, other)
             elif symbol in "|-" and update:
                 right = _as_far_as_it_goes(s, v, other, symbol)
             else:
                 right = SetValue.of(s, other.items_list(s))
+            right.of_a_sequence = right is not other
             result = protocols.binary_op(s, (INPLACE if update else BINARY)[symbol], left, right)
         if not a and not update:
-            return SetValue(dict(v.load(s)), v.cls)
+            return set_copy(v, s, a, k)
         return NONE if update else result
 
     return operation

@@ -18,7 +18,7 @@ from .. import tables
 from ..tables import new_value, wrapper
 from ..values.containers import DequeValue, ListValue, TupleValue
 from ..values.mappings import DictValue
-from ..values.sets import SetValue
+from ..values.sets import SetValue, copied
 from ..values.functions import (
     BuiltinValue, CellValue, ClassValue, FunctionValue, MethodValue, PartialValue, PyModuleValue,
 )
@@ -193,4 +193,6 @@ def new_dict(s: Session, obj: object) -> Value:
 @new_value(set, frozenset)
 def new_set(s: Session, obj: frozenset[int | str]) -> Value:
     values = [s.from_python(v) for v in obj]
-    return SetValue({v.hash_key(s): v for v in values}, type(obj))
+    made = SetValue({v.hash_key(s): v for v in values}, type(obj))
+    made.history = None, (copied, obj.copy())
+    return made

@@ -113,12 +113,16 @@ def set_add(f: Frame, i: Instr) -> None:
 
 @op("SET_UPDATE")
 def set_update(f: Frame, i: Instr) -> None:
-    values = f.pop().items_list(f.s)
+    given = f.pop()
+    values = given.items_list(f.s)
     target = f.stack[-i.arg]
     entries = dict(target.load(f.s))
     for v in values:
         entries.setdefault(v.hash_key(f.s), v)
-    target.update(f.s, entries, set.update, [TupleValue(values)])
+    if type(given) is SetValue or given.is_const() and isinstance(given.const(f.s), frozenset):
+        target.update(f.s, entries, set.__ior__, [given])
+    else:
+        target.update(f.s, entries, set.update, [TupleValue(values)])
 
 
 @op("MAP_ADD")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,24 @@ _KNOWN = (str, int, float, bytes, type(None), type, torch.dtype, types.FunctionT
           torch_private.OpOverloadPacket)
 
 
+def copied(table: set | frozenset) -> set | frozenset:
+    return table.copy()
+
+
+def by_method(name: str, table: set | frozenset, keys: list) -> set | frozenset:
+    """A new set that a method gives which was given a sequence."""
+    return getattr(table, name)(keys)
+
+
+# Methods in C that change a set, given a key, a set or a list of keys.
+_CHANGES = frozenset((set.add, set.discard, set.clear, set.update, set.intersection_update, set.difference_update,
+                      set.symmetric_difference_update, set.__ior__, set.__iand__, set.__isub__, set.__ixor__))
+# What comes of a sequence is in another order than what comes of a set with the same elements.
+_OF_SEQUENCES = {set.__ior__: set.update, set.__iand__: set.intersection_update, set.__isub__: set.difference_update,
+                 set.__ixor__: set.symmetric_difference_update}
+_METHODS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
 class SetValue(ContainerValue):
     """Sets and frozensets: ``entries`` maps the hashable stand-in to the element."""
 
@@ -46,6 +65,9 @@ class SetValue(ContainerValue):
         self.builtin = frozenset if issubclass(self.cls, frozenset) else set
         self._entries = entries
         self.added: dict = {}  # added before the elements were needed
+        # (history before, one step or a list of them), see ``replayed``; None: one element after the other was added
+        self.history: tuple | None = None
+        self.of_a_sequence = False  # whether it only stands for a sequence whose elements are added
 
     @classmethod
     def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
@@ -53,6 +75,57 @@ class SetValue(ContainerValue):
         for v in values:
             entries.setdefault(messages.set_element(s, v), v)
         return cls(entries, kind)
+
+    @classmethod
+    def made_by(cls, s: Session, entries: dict, kind: type, fn: Callable, *operands: SetValue) -> SetValue:
+        """A new set with these entries, which CPython makes by ``fn`` of other sets."""
+        made = cls(entries, kind)
+        made.history = None, (fn, *[v.table(s) for v in operands])
+        return made
+
+    def table(self, s: Session) -> set | frozenset:
+        """A set of the keys that CPython has made in the same way: in which order elements come depends on how it came
+        about. It is not changed."""
+        entries = self.load(s)
+        if self.obj is not None and self.history is None:
+            real = src.raw_elements(self.obj)
+            if len(real) == len(entries) and all(k in entries for k in real):
+                return self.obj
+            made = set(real)
+            made.intersection_update(list(entries))
+            made.update(entries)
+            return made
+        found = replayed(self.steps())
+        return found if len(found) == len(entries) and all(k in entries for k in found) else set(entries)
+
+    def steps(self) -> list:
+        """How a set came about: a display adds one element after the other, as most others have come about too."""
+        if self.history is None:
+            return [(set.add, k) for k in (self._entries if self.obj is None else src.raw_elements(self.obj))]
+        found, at = [], self.history
+        while at is not None:
+            before, step = at
+            found.append(step) if type(step) is tuple else found.extend(reversed(step))
+            at = before
+        return found[::-1]
+
+    def changed_by(self, s: Session, fn: object, args: list[Value]) -> tuple:
+        """The history with a further step, a method in C that was given this."""
+        before = self.history if self.history is not None else (None, self.steps())
+        if fn not in _CHANGES:
+            return before
+        operand = args[0] if args else None
+        if fn is set.update:
+            step = fn, [v.hash_key(s) for v in operand.items_list(s)]
+        elif fn in (set.add, set.discard, set.clear):
+            step = fn, *[self.wanted(s, v) for v in args]
+        elif type(operand) is not SetValue:
+            step = fn, operand.const(s)
+        elif operand.of_a_sequence:
+            step = _OF_SEQUENCES[fn], list(operand.load(s))
+        else:
+            step = fn, operand.table(s)
+        return before, step
 
     @property
     def entries(self) -> dict[object, Value]:
@@ -115,19 +188,7 @@ class SetValue(ContainerValue):
 
     def order(self, s: Session) -> list:
         """The keys in the order in which a real set iterates after the same changes."""
-        entries = self.load(s)
-        if self.obj is None:
-            grown: set = set()
-            for key in entries:  # one by one, as by a display: a set made of a dict has room for all at once
-                grown.add(key)
-            return list(grown)
-        real = src.raw_elements(self.obj)
-        shadow = real
-        if any(k not in entries for k in real) or len(entries) != len(real):
-            shadow = set(real)
-            shadow.intersection_update(list(entries))
-            shadow.update(entries)
-        return [k for k in shadow if k in entries] if len(shadow) == len(entries) else list(entries)
+        return list(self.table(s))
 
     def plain_text(self, s: Session) -> Value:
         return super().plain_text(s) if self.load(s) else Constant("set()")
@@ -146,7 +207,11 @@ class SetValue(ContainerValue):
             return None
         if self is not a and not a.by_class(s, op.forward):  # else a method of that class has not answered
             return None
-        return SetValue(a.combined(s, op, b), a.cls if a.cls in (set, frozenset) else a.builtin)
+        kind = a.cls if a.cls in (set, frozenset) else a.builtin
+        made = SetValue.made_by(s, a.combined(s, op, b), kind, op.fn, a, b)
+        if b.of_a_sequence:
+            made.history = None, (by_method, _METHODS[op.symbol], a.table(s), list(b.load(s)))
+        return made
 
     def plain_inplace(self, s: Session, op, other: Value) -> Value | None:
         if op.symbol not in "&|-^" or self.builtin is not set or other.builtin not in (set, frozenset):
@@ -168,6 +233,8 @@ class SetValue(ContainerValue):
         return op.fn(set(self.load(s)), set(other.load(s))) if type(other) is SetValue else None
 
     def update(self, s: Session, entries: dict[object, Value], fn: object, args: list[Value]) -> None:
+        if self.cls is set:
+            s.set_field(self, "history", self.changed_by(s, fn, args))
         s.set_field(self, "_entries", entries)
         self.changed(s, fn, args)
 
@@ -179,10 +246,32 @@ class SetValue(ContainerValue):
     def emit(self, e: Emitter) -> None:
         if self.obj is not None:
             e.load_source_or_const(self)
+        elif self.cls in (set, frozenset) and self.history is not None and _are_plain(self.steps()):
+            e.call(replayed, e.const(tuple(self.steps())))
         elif self.cls in (set, frozenset):
-            e.build_object(self, self.cls, [TupleValue(list(self._entries.values()))])
+            keys = self._entries if self.history is None else self.order(e.session)
+            e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in keys])])
         else:
             raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
+
+
+def replayed(steps: Sequence) -> set | frozenset:
+    """A new set that came about by these steps: (method in C that changes a set, what it is given) or (function that
+    gives a new one, its operands)."""
+    found: set | frozenset = set()
+    for fn, *args in steps:
+        changed = fn(found, *args) if fn in _CHANGES else fn(*args)
+        found = found if changed is None else changed
+    return found
+
+
+def _are_plain(steps: Sequence) -> bool:
+    """Whether all keys are the elements themselves."""
+    return all(type(k) in _PLAIN for _, *args in steps for a in args
+               for k in (a if isinstance(a, (set, frozenset, list)) else (a,)))
+
+
+_PLAIN = (str, int, bool, bytes, float, type(None))
 
 
 class DictView(Value):
