@@ -45,11 +45,13 @@ def test_sets_of_objects(name):
         assert compiled(torch.ones(2))[0] == PROGRAMS[name](None)
 
 
-CHANGES = ("a.add({0})", "a.discard({0})", "a |= {{{0}, {1}, 40}}", "a &= set(range({0}, 90))", "a -= {{{0}, 17}}",
-           "a ^= {{{1}, 33, 64}}", "a.update([{1}, {0}, 80])", "b = a | b", "b = a & {{{0}, 8, 16, 24, 32}}", "b = b - a",
-           "a = a.copy()", "b = b.copy()", "a = set(b)", "b = set(sorted(a))", "a = set(b).union([{0}, 64, 32])", "b = b.intersection([{1}, 8, 7, 64, *a])", "b = a ^ {{72, {1}}}",
-           "a.update(b)", "b = {{*a, {0}}}", "a = set(range({0}))", "b = frozenset(a) | {{{1}}}", "b = set(b)",
-           "a.symmetric_difference_update(list(b))", "a.intersection_update([*b, 8, 64])", "b = a.difference([{0}])", "a = {{v for v in b}}")
+CHANGES = (
+    "a.add({0})", "a.discard({0})", "a |= {{{0}, {1}, 40}}", "a &= set(range({0}, 90))", "a -= {{{0}, 17}}",
+    "a ^= {{{1}, 33, 64}}", "a.update([{1}, {0}, 80])", "b = a | b", "b = a & {{{0}, 8, 16, 24, 32}}", "b = b - a",
+    "a = a.copy()", "b = b.copy()", "a = set(b)", "b = set(sorted(a))", "a = set(b).union([{0}, 64, 32])",
+    "b = b.intersection([{1}, 8, 7, 64, *a])", "b = a ^ {{72, {1}}}", "a.update(b)", "b = {{*a, {0}}}",
+    "a = set(range({0}))", "b = frozenset(a) | {{{1}}}", "b = set(b)", "a.symmetric_difference_update(list(b))",
+    "a.intersection_update([*b, 8, 64])", "b = a.difference([{0}])", "a = {{v for v in b}}")
 
 
 def changing(seed):

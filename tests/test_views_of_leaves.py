@@ -1,5 +1,5 @@
-"""Views of tensors that a compiled function makes to require grad: they require grad as eager's do, lead there, and show
-the memory that they share."""
+"""Views of tensors that a compiled function makes to require grad: they require grad as eager's do, lead there, and
+show the memory that they share."""
 
 import pytest
 import torch

@@ -253,6 +253,18 @@ def as_python(name: str, result: Node | Sequence[Node | TensorHandle]) -> NamedR
     return result
 
 
+def as_operator(called: object, result: object) -> object:
+    """A result as an operator of ``torch.ops`` returns it, be it one overload or all: several results as a plain tuple,
+    a list as a list."""
+    if isinstance(result, NamedResult):
+        return tuple(result)
+    if type(result) is tuple:
+        returns = [torch_private.schema(o).returns for o in torch_private.overloads_of(called)]
+        if any(len(r) == 1 and r[0].type.kind() == "ListType" for r in returns) and max(map(len, returns)) == 1:
+            return list(result)
+    return result
+
+
 def shared(o: Overload, values: list[object]) -> tuple | None:
     """For each result of the overload, the ``unstated_views.Shown`` that says which argument's memory it shows, or
     None; None alone where all results are new memory.

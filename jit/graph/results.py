@@ -106,7 +106,7 @@ class _Making:
         tracer, found, derived, h = self.tracer, self.found, self.derived, self.meant[i]
         leaf = any(h is leaf for leaf in tracer.inner_leaves)
         if h.requires_grad and not leaf and _is_detached(h):
-            raise NeedsEager("a result is a view of a tensor that requires grad and is made inside, of another's memory",
+            raise NeedsEager("a result is a view of a tensor that is made to require grad inside, on another's memory",
                              "make it outside of the compiled function", kind="gradient")
         if h.base.region is not None:
             found[i] = next(p for p in tracer.inputs if p.base is h.base)  # something in its place

@@ -252,7 +252,8 @@ class Tracer:
                 return self.call_op(binding.reflected, (args[1], args[0]), kwargs)
             if binding.unreduced is not None and len(args) <= binding.unreduced and "reduction" not in kwargs:
                 kwargs = {**kwargs, "reduction": 0}
-            return self.call_op(binding.name, args, kwargs, binding.overload)
+            result = self.call_op(binding.name, args, kwargs, binding.overload)
+            return result if binding.overload is None else aten.as_operator(binding.overload, result)
         except JitError as error:
             if isinstance(error, EagerRaises) and binding.python is None:  # nothing is done, and nothing drawn
                 self.journal.rollback(mark)

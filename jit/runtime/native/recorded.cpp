@@ -106,8 +106,9 @@ void recorded(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->push_back(tensor_of(std::move(record), device.value_or(at::kCPU)));
 }
 
-// The gradients of the leaves. On a processor a call has recorded hundreds of small steps, and a backward that may fill
-// the leaves' own gradients is quicker than one that is asked for some tensors: that first looks for them below each step.
+// The gradients of the leaves. On a processor a call has recorded hundreds of small steps, and a backward that fills
+// the leaves' own gradients is quicker than one that is asked for some tensors: that first looks for them below each
+// step.
 std::vector<at::Tensor> gradients_of(Record& record, const std::vector<at::Tensor>& outputs,
                                      const std::vector<at::Tensor>& given) {
   if (!record.memory.is_cpu())
