@@ -1,4 +1,4 @@
-"""Operators of ``torch.ops`` give lists and plain tuples where PyTorch's Python functions give tuples and named ones."""
+"""Operators of ``torch.ops`` give lists and plain tuples where Python functions give tuples and named ones."""
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ aten = torch.ops.aten
 CALLS = {
     "unbind.int": lambda x: aten.unbind.int(x, 0), "unbind": lambda x: aten.unbind(x),
     "split.Tensor": lambda x: aten.split.Tensor(x, 2), "chunk": lambda x: aten.chunk(x, 2),
-    "tensor_split": lambda x: aten.tensor_split.sections(x, 2), "foreach": lambda x: aten._foreach_add.Scalar([x, x], 1),
+    "tensor_split": lambda x: aten.tensor_split.sections(x, 2),
+    "foreach": lambda x: aten._foreach_add.Scalar([x, x], 1),
     "split_with_sizes": lambda x: aten.split_with_sizes(x, [1, x.shape[0] - 1]),
     "max.dim": lambda x: aten.max.dim(x, 0), "max": lambda x: aten.max(x), "max of rows": lambda x: aten.max(x, 1),
     "aminmax": lambda x: aten.aminmax(x), "sort": lambda x: aten.sort(x), "topk": lambda x: aten.topk(x, 2),
