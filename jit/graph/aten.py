@@ -416,9 +416,9 @@ def _by_meta(o: Overload, values: list[object]) -> tuple:
     answer = _ask(o, values)
     shown = None
     if answer.error is not None:
-        if not op_info(o.base).typed_by_run:
-            raise _diagnose(o, values, answer.error) from answer.error
-        answer = _with_values(o, values)
+        meta, answer = answer, _with_values(o, values) if op_info(o.base).typed_by_run else _whatever_values(o, values)
+        if answer is None:
+            raise _diagnose(o, values, meta.error) from meta.error
     elif o.composite:
         shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)],
                                      lambda: o.run(answer.given.of(_on(o, values, "meta"))))
@@ -449,9 +449,12 @@ def has_history(o: Overload, values: list[object], given: set[Node], index: int)
 
 
 def _run_recorded(o: Overload, values: list[object], given: set[Node]) -> tuple | None:
-    """Which results of a run on meta tensors require grad where ``given`` do; None where it has no such run."""
+    """Which results of a run on meta tensors require grad where ``given`` do, or of one on zeros where it has no such
+    run; None where it has neither."""
     result = _ask(o, values, grad=True, leaves=given).result
-    if result is None:  # there is no meta kernel
+    if result is None and _whatever_values(o, values) is not None:
+        result = _ask(o, values, "cpu", grad=True, leaves=given).result
+    if result is None:
         return None
     return tuple([isinstance(r, torch.Tensor) and r.requires_grad for r in several(result)])
 
@@ -460,7 +463,7 @@ def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, .
     """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms
     and decompositions. Only small calls of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
-    if o.random or o.trusting or not o.name.startswith("aten::") or not nodes:
+    if o.trusting or not o.name.startswith("aten::") or not nodes:
         return types
     if any(not backend(n.type.device).host or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
         return types
@@ -480,6 +483,23 @@ def _with_values(o: Overload, values: list[object]) -> Answer:
     if answer.error is not None:
         raise EagerRaises(answer.error)
     return answer
+
+
+_LARGE = 1 << 20  # more than any length that a program gives beside such values
+
+
+def _whatever_values(o: Overload, values: list[object]) -> Answer | None:
+    """The answer to a run on the CPU where those for zeros, ones, large and other values are alike but for what they
+    hold: the sizes follow from those of the arguments. None where that is not known."""
+    large = any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes_of(values))
+    if large or o.trusting or not o.name.startswith("aten::"):
+        return None
+    answers = [_ask(o, values, "cpu", fill=fill) for fill in (0, 1, None, _LARGE)]
+    if any(answer.error is not None for answer in answers):
+        return None
+    first, *others = [[(r.shape, r.stride(), r.dtype, r.layout, r.is_quantized) if isinstance(r, torch.Tensor) else r
+                       for r in several(answer.result)] for answer in answers]
+    return answers[0] if all(other == first for other in others) else None
 
 
 def _type_of(t: torch.Tensor | float) -> TensorType:

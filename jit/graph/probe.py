@@ -109,7 +109,8 @@ class StandIns:
         if self.fill == 0:
             x.zero_()
         elif self.fill is not None:
-            x.fill_(self.fill)
+            whole = not x.dtype.is_floating_point and not x.dtype.is_complex and x.dtype is not torch.bool
+            x.fill_(min(self.fill, torch.iinfo(x.dtype).max) if whole else self.fill)
         elif x.dtype.is_floating_point or x.dtype.is_complex:
             steps = torch.arange(x.numel(), dtype=torch.float64)
             x.copy_(((steps * 0.6180339887).frac() + 0.1).view(x.shape))

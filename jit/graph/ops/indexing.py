@@ -474,7 +474,7 @@ def one_hot(b: Builder, self: Node, num_classes: int = -1) -> Node:
     else:
         b.check(b.all(b.ge(self, 0)), "Class values must be non-negative.")
         b.check(b.all(b.lt(self, num_classes)), "Class values must be smaller than num_classes.")
-    return b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64)
+    return b.contiguous(b.cast(b.eq(b.unsqueeze(self, self.type.rank), classes), torch.int64))
 
 
 def depends_on_data() -> Unsupported:
