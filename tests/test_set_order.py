@@ -73,3 +73,27 @@ def test_sets_that_came_about_by_several_changes(seed):
         assert found[1:3] == expected[1:3], changing(seed)
         assert [list(s) for s in found[3:]] == [list(s) for s in expected[3:]]
         assert [type(s) for s in found[3:]] == [type(s) for s in expected[3:]]
+
+
+def frozen(x):
+    fs = frozenset([9, 1, 2])
+    made = fs | {3}, fs.union([4]), fs & {1, 9}, fs - {1}, fs ^ {19}, frozenset(fs), fs.copy(), {1} | fs, set(fs)
+    return x + 1, *made
+
+
+def test_frozen_sets_stay_frozen():
+    found, expected = jit.compile(frozen)(torch.ones(2))[1:], frozen(torch.ones(2))[1:]
+    assert [(type(s), list(s)) for s in found] == [(type(s), list(s)) for s in expected]
+
+
+def kept_twice(x):
+    made = {5, 1} | {32, 7}
+    both = [made, made]
+    jit.graph_break()
+    made.add(64)
+    return x + 1, both, made
+
+
+def test_a_set_that_two_names_hold_is_one_behind_a_break():
+    _, (first, second), made = jit.compile(kept_twice)(torch.ones(2))
+    assert first is second is made and list(made) == list(kept_twice(0)[2])

@@ -85,12 +85,12 @@ class SetValue(ContainerValue):
 
     def table(self, s: Session) -> set | frozenset:
         """A set of the keys that CPython has made in the same way: in which order elements come depends on how it came
-        about. It is not changed."""
+        about. It stays as it is."""
         entries = self.load(s)
         if self.obj is not None and self.history is None:
             real = src.raw_elements(self.obj)
             if len(real) == len(entries) and all(k in entries for k in real):
-                return self.obj
+                return self.obj.copy()  # the program may change it later
             made = set(real)
             made.intersection_update(list(entries))
             made.update(entries)
@@ -101,7 +101,8 @@ class SetValue(ContainerValue):
     def steps(self) -> list:
         """How a set came about: a display adds one element after the other, as most others have come about too."""
         if self.history is None:
-            return [(set.add, k) for k in (self._entries if self.obj is None else src.raw_elements(self.obj))]
+            keys = self._entries if self.obj is None else src.raw_elements(self.obj)
+            return [(frozenset, list(keys))] if self.builtin is frozenset else [(set.add, k) for k in keys]
         found, at = [], self.history
         while at is not None:
             before, step = at
@@ -247,7 +248,7 @@ class SetValue(ContainerValue):
         if self.obj is not None:
             e.load_source_or_const(self)
         elif self.cls in (set, frozenset) and self.history is not None and _are_plain(self.steps()):
-            e.call(replayed, e.const(tuple(self.steps())))
+            e.build_object(self, replayed, [Constant(tuple(self.steps()))])
         elif self.cls in (set, frozenset):
             keys = self._entries if self.history is None else self.order(e.session)
             e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in keys])])
