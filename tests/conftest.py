@@ -13,6 +13,7 @@ os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that test
 os.environ["JIT_EAGER_WHERE_FASTER"] = "0"  # tests say themselves where the clock may decide
 
 import hypothesis
+import interpreter
 import pytest
 import torch
 
@@ -30,6 +31,15 @@ torch.set_num_threads(min(2, torch.get_num_threads()))
 def pytest_configure(config):
     # A failure of the compiler is never passed over, even where the results are right.
     config.addinivalue_line("filterwarnings", "error::jit.failures.InternalFailure")
+
+
+def pytest_collection_finish(session):
+    if not session.config.option.collectonly:
+        interpreter.run_ahead(item.module for item in session.items)
+
+
+def pytest_unconfigure():
+    interpreter.session.stop()
 
 
 @pytest.fixture(autouse=True)

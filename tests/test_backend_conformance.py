@@ -7,10 +7,8 @@ afterwards.
 
 import dataclasses
 import functools
-import os
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,7 +25,6 @@ from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 from jit.graph.shape_env import ShapeEnv
 from jit.graph.verify import verify
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = {}
 
 
@@ -318,21 +315,10 @@ def interpret():
             print(f"FAILED {name}: {type(error).__name__}: {' | '.join(str(error).splitlines()[:12])}")
 
 
-@functools.cache
-def interpreted() -> dict:
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_backend_conformance as t; t.interpret()"],
-                          env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line.split()[1].rstrip(":"): line
-            for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_triton_interpreted(name):
     pytest.importorskip("triton")
-    assert interpreted()[name] == f"ok {name}"
+    assert interpreter.outcomes(__name__)[name] == f"ok {name}"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 where they lie, positions in long rows, launches side by side. By the reference interpreter and Triton's."""
 
 import math
-import os
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,7 +19,6 @@ from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 from jit.graph.passes.few_queries import attend_few_queries
 from jit.graph.passes.long_positions import cut_long_positions
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SWITCHES = "launches_side_by_side", "fuses_few_queries"
 DEVICE = torch.device("cuda", 0)
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -78,7 +75,7 @@ def attention(name, kind="bool", seed=0, layout=False):
             (q, k, v, mask))
 
 
-def by_simulator():
+def interpret():
     import attention_simulator as simulator
 
     devices.cuda.Cuda.fuses_few_queries = True
@@ -96,11 +93,7 @@ def by_simulator():
 
 
 def test_attention_of_a_few_queries():
-    env = dict(os.environ, TRITON_INTERPRET="1", OMP_NUM_THREADS="2",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_decoding as t; t.by_simulator()"],
-                          env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+    assert "done" in interpreter.output(__name__)
 
 
 @pytest.mark.parametrize("name", ATTENTION)

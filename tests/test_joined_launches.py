@@ -3,11 +3,9 @@ finds out of which run each of its programs is. On the CPU the runs of such a st
 last one first."""
 
 import dataclasses
-import os
 import random
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 import triton_kernels as zoo
@@ -27,8 +25,6 @@ from jit.graph.ir import Output, TensorType
 from jit.runtime import load_plan
 from jit.runtime.plan import GpuKernel, Plan
 from jit.runtime.steps import LaunchTogether
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture
@@ -151,10 +147,10 @@ def general_case(name, dtype, scale=1):
     return dataclasses.replace(case, kernel=loops.verify(kernel), sizes={**case.sizes, **values}), bool(values)
 
 
-def interpret(names):
+def interpret():
     """Runs in a process of its own, with TRITON_INTERPRET=1: prints a line per failure."""
     count = 0
-    for name in names:
+    for name in sorted(zoo.CASES):
         case, other = general_case(name, torch.float32)
         if not other:
             continue
@@ -172,14 +168,9 @@ def interpret(names):
 
 
 def test_kernels_for_other_sizes_do_the_same():
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    code = f"import test_joined_launches as t; t.interpret({sorted(zoo.CASES)!r})"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True,
-                          timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "FAILED" not in done.stdout, done.stdout[:6000]
-    assert int(done.stdout.split("interpreted ")[1]) > 8
+    printed = interpreter.output(__name__)
+    assert "FAILED" not in printed, printed[:6000]
+    assert int(printed.split("interpreted ")[1]) > 8
 
 
 def test_kernels_for_other_sizes_compile():

@@ -1,10 +1,8 @@
 """Random numbers that kernels make: the bits, the distributions, and masks that a backward makes again."""
 
 import math
-import os
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 from frame_harness import all_equal
@@ -211,7 +209,7 @@ def test_given_memory_and_a_rate_that_changes():
         assert got is out and not faults("rand", out.flatten()) and abs((y == 0).float().mean().item() - p) < 0.02
 
 
-def interpreted():
+def interpret():
     """Runs in a process of its own, with TRITON_INTERPRET=1: the kernels that a GPU would get, on a sample of each
     distribution."""
     from jit.codegen import Options, compile_graph
@@ -250,13 +248,8 @@ def interpreted():
 
 def test_distributions_of_gpu_kernels():
     pytest.importorskip("triton")
-    here = os.path.dirname(os.path.abspath(__file__))
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([here, os.path.dirname(here), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_random_kernels as t; t.interpreted()"],
-                          env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("ok") == 7 and "FAILED" not in done.stdout, done.stdout
+    printed = interpreter.output(__name__)
+    assert printed.count("ok") == 7 and "FAILED" not in printed, printed
 
 
 # seeds

@@ -1,12 +1,8 @@
 """Templates for convolutions: computed with what follows them, by C++, by the loops' interpreter and by Triton's, and
 compiled for sm_90."""
 
-import functools
-import os
-import subprocess
-import sys
-
 import convolution_programs
+import interpreter
 import pytest
 import template_programs
 import torch
@@ -22,7 +18,6 @@ from jit.graph import dims
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 from jit.graph.passes.convolutions import separate_bias
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 BLOCKS = [Blocks(16, 16, 16, 4, 1), Blocks(32, 16, 16, 4, 2), Blocks(16, 32, 32, 8, 3)]
 TURNS = ((False, 0), (False, 1), (True, 2))  # with operands as they are given, and laid out for kernels
 
@@ -93,24 +88,12 @@ def interpret():
                       f"{' | '.join(str(error).splitlines()[:20])}")
 
 
-@functools.cache
-def interpreted():
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    program = "import test_template_convolutions as t; t.interpret()"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=env, capture_output=True, text=True,
-                          timeout=400)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line.split()[1].rstrip(":"): line
-            for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))}
-
-
 @pytest.mark.parametrize("channels_last, turn", TURNS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_triton_interpreted(name, channels_last, turn):
     pytest.importorskip("triton")
     key = f"{name}.{channels_last}.{turn}"
-    assert interpreted()[key] == f"ok {key}"
+    assert interpreter.outcomes(__name__)[key] == f"ok {key}"
 
 
 def calls_on_cuda(found, tensors):

@@ -3,11 +3,9 @@ and for sm_90 without a GPU; and the choice between them and the library."""
 
 import contextlib
 import dataclasses
-import functools
 import os
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import template_programs
 import torch
@@ -27,8 +25,6 @@ from jit.codegen.templates.products import Product
 from jit.codegen.templates.triton_product import Blocks
 from jit.graph import dims
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture
@@ -339,22 +335,11 @@ def interpret():
                 print(f"FAILED {name}.{dtype}: {type(error).__name__}: {' | '.join(str(error).splitlines()[:20])}")
 
 
-@functools.cache
-def interpreted():
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_templates as t; t.interpret()"],
-                          env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line.split()[1].rstrip(":"): line
-            for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_triton_interpreted(name, dtype):
     pytest.importorskip("triton")
-    assert interpreted()[f"{name}.{dtype}"] == f"ok {name}.{dtype}"
+    assert interpreter.outcomes(__name__)[f"{name}.{dtype}"] == f"ok {name}.{dtype}"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -1,12 +1,9 @@
 """Products with a vector as sums of products, in one kernel with what makes the matrix: by C++, by Triton's interpreter
 and for sm_90 without a GPU."""
 
-import functools
-import os
 import re
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,7 +20,6 @@ from jit.codegen.triton.compile import compile_triton
 from jit.graph import dims
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SEVERAL = ["int8", "int8_factor_behind", "int4_stacked", "int4_in_halves", "int4_signed", "two_bits", "gated"]
 FOLDED = ["int4_stacked", "int4_in_halves", "int4_in_words", "two_bits", "uint8_with_zeros"]
 NORMS = ["of_a_norm", "of_a_norm_with_weight"]  # one kernel on GPUs alone
@@ -257,9 +253,14 @@ def test_neighbours_in_a_row_are_read_at_once():
     assert text_of("int4_stacked", 4).count("tl.dot(") == 1
 
 
+def was_printed(line):
+    printed = interpreter.output(__name__)
+    assert line in printed.splitlines(), printed[-3000:]
+
+
 def test_factors_that_are_no_finite_number():
     """Make the rows that they belong to as eager has them, by Triton's text too: see ``interpret``."""
-    assert "ok infinite factors" in interpreted().splitlines(), interpreted()[-3000:]
+    was_printed("ok infinite factors")
 
 
 def interpret():
@@ -300,19 +301,10 @@ def interpret():
 
 def test_infinite_numbers_in_the_vector():
     """Make the results that eager makes of them, where zeros and factors of groups follow the sums."""
-    assert "ok infinite vectors" in interpreted().splitlines(), interpreted()[-3000:]
-
-
-@functools.cache
-def interpreted():
-    path = os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_thin_products as t; t.interpret()"],
-                          cwd=HERE, env=environment, capture_output=True, text=True, timeout=600)
-    return done.stdout + done.stderr
+    was_printed("ok infinite vectors")
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_by_tritons_interpreter(name, dtype):
-    assert f"ok {name}.{dtype}" in interpreted().splitlines(), interpreted()[-3000:]
+    was_printed(f"ok {name}.{dtype}")

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import interpreter
 import pytest
 import torch
 
@@ -52,10 +53,11 @@ def configurations(case):
                                       r=heuristics.next_power_of_two(max(2, t.extent("r"))))
 
 
-def interpret(names):
+def interpret():
     """Runs in a process of its own, with TRITON_INTERPRET=1: prints a line per failure."""
     from jit.codegen.triton import worker
 
+    names = sorted(zoo.CASES)
     for name in names:
         for dtype in (torch.float32, torch.float16) if name in HALF_TOO else (torch.float32,):
             case = zoo.CASES[name](dtype, 1)
@@ -78,14 +80,9 @@ def interpret(names):
 
 
 def test_interpreter_agrees_with_the_reference():
-    env = dict(os.environ, TRITON_INTERPRET="1",
-               PYTHONPATH=os.pathsep.join([HERE, os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")]))
-    code = f"import test_triton_emit as t; t.interpret({sorted(zoo.CASES)!r})"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True,
-                          timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "FAILED" not in done.stdout, done.stdout[:6000]
-    assert f"interpreted {len(zoo.CASES)}" in done.stdout
+    printed = interpreter.output(__name__)
+    assert "FAILED" not in printed, printed[:6000]
+    assert f"interpreted {len(zoo.CASES)}" in printed
 
 
 def test_every_kind_compiles_for_sm_90_without_a_gpu(private_cache):

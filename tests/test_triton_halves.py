@@ -3,10 +3,8 @@ interpreter, and that they compile; on a GPU, all halves there are."""
 
 import functools
 import math
-import os
-import subprocess
-import sys
 
+import interpreter
 import pytest
 import torch
 from gpu_texts import compiled_for_gpu, library_calls
@@ -93,11 +91,7 @@ def interpret() -> None:
 
 @functools.cache
 def interpreted() -> dict:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import test_triton_halves as t; t.interpret()"],
-                          env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
-                          cwd=os.path.dirname(__file__))
-    assert done.returncode == 0, done.stderr
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return dict(line.split(" ", 1) for line in interpreter.output(__name__).splitlines())
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO, *KNOWN])
