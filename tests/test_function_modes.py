@@ -524,3 +524,17 @@ def test_what_is_told_about_a_call(name):
                     result = TypeError
                 seen.append((list(TOLD), type(result)))
             assert seen[0] == seen[1], kinds
+
+
+def test_what_is_asked_of_an_array():
+    def fn(x):
+        log = []
+        with Noting(log):
+            a = np.arange(3)
+            told = [a.sum() > 2, int(a[0]), float(a[1]), bool(a[2]), not a[0], [5, 6, 7][a[1]], len(a)]
+            if a[0] == 0:
+                x = x + 1
+        return log, told, x
+
+    log, told, x = fn(torch.ones(2))
+    assert (log, told) == jit.compile(fn)(torch.ones(2))[:2] and log == ["add"] and x.tolist() == [2, 2]

@@ -165,3 +165,39 @@ def test_an_object_of_an_autograd_function():
         a, b = (torch.ones(3, requires_grad=True) for _ in "ab")
         fn(a).backward(), compiled(b).backward()
         torch.testing.assert_close(a.grad, b.grad)
+
+
+def changed_in_place(y):
+    log = []
+    for change in (lambda p: p.__setitem__(0, 0), lambda p: p.add_(1), lambda p: p[1].zero_(), lambda p: p.t().mul_(2)):
+        parameter = torch.nn.Parameter(y.clone())
+        try:
+            change(parameter)
+        except RuntimeError as error:
+            log.append(str(error))
+        with torch.no_grad():
+            change(parameter)
+        log.append(parameter.tolist())
+    parameter[0] = 0
+    return log
+
+
+@pytest.mark.parametrize("backend", ["eager", "jit"])
+def test_a_new_parameter_may_not_be_changed_where_gradients_are_recorded(backend):
+    def fn(y):
+        log = []
+        parameter = torch.nn.Parameter(y)
+        try:
+            parameter[0] = 0
+        except RuntimeError as error:
+            log.append(str(error))
+        return log, parameter.tolist()
+
+    for program in (fn, changed_in_place):
+        found = []
+        for call in (program, jit.compile(program, backend=backend)):
+            try:
+                found.append(call(torch.arange(4.0).view(2, 2)))
+            except RuntimeError as error:
+                found.append(str(error))
+        assert found[0] == found[1]

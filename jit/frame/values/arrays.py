@@ -172,17 +172,23 @@ class ArrayValue(Value):
         with unasked(s):
             s.torch_call(torch.Tensor.__setitem__, [self.tensor(s), lowered(s, key), value], {})
 
+    # What follows is asked of the tensor, of which no class or mode of the program's hears.
+
     def truth(self, s: Session) -> bool:
-        return self._single(s).truth(s)
+        with unasked(s):
+            return self._single(s).truth(s)
 
     def truth_value(self, s: Session) -> Value:
-        return self._single(s).truth_value(s)
+        with unasked(s):
+            return self._single(s).truth_value(s)
 
     def to_int(self, s: Session) -> Value:
-        return self._single(s).to_int(s)
+        with unasked(s):
+            return self._single(s).to_int(s)
 
     def to_float(self, s: Session) -> Value:
-        return self._single(s).to_float(s)
+        with unasked(s):
+            return self._single(s).to_float(s)
 
     def _single(self, s: Session) -> TensorValue:
         """The tensor, which has to have one element and no axes."""
@@ -196,7 +202,8 @@ class ArrayValue(Value):
     def index(self, s: Session) -> int:
         if self.handle(s).shape:
             raise Raised(s.exception(TypeError("only integer scalar arrays can be converted to a scalar index")))
-        return self.tensor(s).index(s)
+        with unasked(s):
+            return self.tensor(s).index(s)
 
     def length(self, s: Session) -> IntExpr:
         shape = self.handle(s).shape
