@@ -262,3 +262,30 @@ def test_classes_see_the_same_calls(fn):
         run(torch.ones(3).as_subclass(Seen))
         seen.append(list(Seen.calls))
     assert seen[0] == seen[1] and seen[0]
+
+
+LAID_OUT = {
+    "a row on zeros": lambda x: torch.zeros(3, 3) + x[0], "a row less zeros": lambda x: x[0] - torch.zeros(3, 3),
+    "an element": lambda x: x.new_zeros(x.shape) + x[1, 1], "expanded, plus one": lambda x: x[0].expand(3, 3) + 1,
+    "transposed on itself": lambda x: x.t() + x, "on transposed zeros": lambda x: torch.zeros(3, 3).t() + x,
+    "copied": lambda x: x.t().contiguous(), "in place": lambda x: torch.zeros(3, 3).t().clone().add_(x),
+    "summed": lambda x: x.sum(0, keepdim=True) + torch.zeros(3, 3), "transposed": lambda x: x.t() * 1,
+    "reduced": lambda x: (torch.zeros(3) + x[0]).sum(),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_tangents_have_the_layouts_of_their_tensors(name):
+    def pushed(x, t):
+        return torch.func.jvp(LAID_OUT[name], (x,), (t,))
+
+    def by_duals(x, t):
+        with forward_ad.dual_level():
+            return tuple(forward_ad.unpack_dual(LAID_OUT[name](forward_ad.make_dual(x, t))))
+
+    for fn in (pushed, by_duals):
+        compiled = jit.compile(fn)
+        for x, t in ((torch.randn(3, 3), torch.ones(3, 3)), (torch.randn(3, 3).t(), torch.ones(3, 3))):
+            found, expected = compiled(x, t), fn(x, t)
+            torch.testing.assert_close(tuple(found), tuple(expected))
+            assert [v.stride() for v in found] == [v.stride() for v in expected]

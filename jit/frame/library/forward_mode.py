@@ -117,6 +117,8 @@ def unpack_dual(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[s
     vjp = s.wrap_raw(torch.func.vjp.__globals__["_vjp_with_argnums"])
     try:
         found = s.inline(s.wrap_raw(_tangent), [vjp, tensor, duals, tangents], {})
+        if not s.in_a_map:
+            found = transforms.laid_out(s, tensor, found, wholly=False)
     except Unsupported as error:
         error.frames = []  # a break inside is one of the call
         raise

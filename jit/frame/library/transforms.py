@@ -432,9 +432,9 @@ def no_context(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[st
     return s.wrap_raw(contextlib.nullcontext).call(s, [], {})
 
 
-def _laid_out(given, tangents):
-    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. None where
-    there can be none."""
+def _laid_out(given, tangents, wholly=True):
+    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. Where there
+    can be none, None, or, unless they have to be ``wholly``, the tangent as it is."""
     (flat, structure), (tensors, _) = pytree.tree_flatten(tangents), pytree.tree_flatten(given)
     for at, (tensor, tangent) in enumerate(zip(tensors, flat)):
         if not (isinstance(tensor, torch.Tensor) and isinstance(tangent, torch.Tensor)
@@ -444,14 +444,16 @@ def _laid_out(given, tangents):
         if all([n <= 1 or one == other for n, one, other in steps]):
             continue
         if any([n > 1 and one == 0 for n, one, _ in steps]):
-            return None
+            if wholly:
+                return None
+            continue
         copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         flat[at] = copy.copy_(tangent)
     return pytree.tree_unflatten(flat, structure)
 
 
-def laid_out(s: Session, given: Value, tangents: Value) -> Value:
-    found = s.inline(s.wrap_raw(_laid_out), [given, tangents], {})
+def laid_out(s: Session, given: Value, tangents: Value, wholly: bool = True) -> Value:
+    found = s.inline(s.wrap_raw(_laid_out), [given, tangents, Constant(wholly)], {})
     if found.is_const():
         raise _refuse("a tangent of a tensor whose elements share their places")
     return found
@@ -496,11 +498,13 @@ def forward(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, 
                         given = s.inline(s.wrap_raw(fn.globals["_slice_argnums"]), [primals, at], {})
                 args = [func, primals, laid_out(s, given, tangents), *argnums]
                 args = [s.wrap_raw(fn.globals["_vjp_with_argnums"]), *args]
-                result = s.inline(s.wrap_raw(_forward), args, kwargs)
-                pushed = s.inline(s.wrap_raw(pytree.tree_leaves), [result.items_list(s)[1]], {})
-                if any(v.is_tensor and v.cls is not torch.Tensor for v in pushed.items_list(s)):
+                out, pushed, *rest = s.inline(s.wrap_raw(_forward), args, kwargs).items_list(s)
+                leaves = s.inline(s.wrap_raw(pytree.tree_leaves), [pushed], {})
+                if any(v.is_tensor and v.cls is not torch.Tensor for v in leaves.items_list(s)):
                     raise _refuse("a tangent by way of a tensor subclass, which is a plain tensor in eager")
-                return result
+                if not s.in_a_map:
+                    pushed = laid_out(s, out, pushed, wholly=False)
+                return TupleValue([out, pushed, *rest])
         except Raised as raised:
             if any(a.is_const() and str(a.const(s)).startswith("vjp(") for a in raised.value.init_args or ()):
                 raise _refuse("what jvp() says of a function that gives no tensors") from None
