@@ -433,8 +433,8 @@ def no_context(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[st
 
 
 def _laid_out(given, tangents, wholly=True):
-    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. Where there
-    can be none, None, or, unless they have to be ``wholly``, the tangent as it is."""
+    """Tangents in the layouts of their tensors, as eager keeps them: where one is not, it is a copy that is. Where
+    there can be none, None, or, unless they have to be ``wholly``, the tangent as it is."""
     (flat, structure), (tensors, _) = pytree.tree_flatten(tangents), pytree.tree_flatten(given)
     for at, (tensor, tangent) in enumerate(zip(tensors, flat)):
         if not (isinstance(tensor, torch.Tensor) and isinstance(tangent, torch.Tensor)
