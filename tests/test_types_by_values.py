@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import jit
+from jit.graph.probe import StandIns
 
 WHOLE = {
     "binomial": lambda x: torch.binomial(torch.full_like(x, 5.0), x.abs().clamp(0, 1)),
@@ -68,3 +69,11 @@ def test_sizes_that_follow_from_values(name):
                 compiled(i)
             continue
         torch.testing.assert_close(compiled(i), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.int8, torch.bool])
+def test_the_values_that_are_tried_fit_every_dtype(dtype):
+    made = torch.zeros(3, dtype=dtype)
+    for fill in (0, 1, None, 1 << 20):
+        StandIns(fill).fill_in(made)
+        assert made.isfinite().all()

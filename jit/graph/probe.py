@@ -109,13 +109,18 @@ class StandIns:
         if self.fill == 0:
             x.zero_()
         elif self.fill is not None:
-            whole = not x.dtype.is_floating_point and not x.dtype.is_complex and x.dtype is not torch.bool
-            x.fill_(min(self.fill, torch.iinfo(x.dtype).max) if whole else self.fill)
+            x.fill_(min(self.fill, _most(x.dtype)))
         elif x.dtype.is_floating_point or x.dtype.is_complex:
             steps = torch.arange(x.numel(), dtype=torch.float64)
             x.copy_(((steps * 0.6180339887).frac() + 0.1).view(x.shape))
         else:
             x.fill_(1)
+
+
+def _most(dtype: torch.dtype) -> float:
+    if dtype is torch.bool:
+        return 1
+    return (torch.finfo if dtype.is_floating_point or dtype.is_complex else torch.iinfo)(dtype).max
 
 
 _STAND_INS: dict[type, Callable] = {
