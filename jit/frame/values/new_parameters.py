@@ -57,8 +57,8 @@ class NewParameter(TensorValue):
 
 
 def refuse_tracked(fn: object, result: Value) -> None:
-    """Raises Unsupported for a call with such a parameter, where gradients are recorded, that gives a tensor, or nothing,
-    as a change does, which eager refuses."""
+    """Raises Unsupported for a call with such a parameter, where gradients are recorded, that gives a tensor, or
+    nothing, as a change does, which eager refuses."""
     if fn not in _WITHOUT_HISTORY and (result.is_none or _holds_tensor(result)):
         raise _refusal()
 
