@@ -4,7 +4,7 @@ tensors."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -463,7 +463,7 @@ def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, .
     """``types``, which a meta kernel says, with the strides that the CPU's kernel gives: these differ for transforms
     and decompositions. Only small calls of PyTorch's own operators are made for it, on zeros."""
     nodes = list(nodes_of(values))
-    if o.trusting or not o.name.startswith("aten::") or not nodes:
+    if o.random and _has_places(nodes) or o.trusting or not o.name.startswith("aten::") or not nodes:
         return types
     if any(not backend(n.type.device).host or hint(n.type.numel) > _PROBED_NUMEL for n in nodes):
         return types
@@ -485,14 +485,20 @@ def _with_values(o: Overload, values: list[object]) -> Answer:
     return answer
 
 
+def _has_places(nodes: Iterable[Node]) -> bool:
+    """Whether there are integers, which may be places in memory or offsets that a kernel does not check."""
+    return any(not (t.is_floating_point or t.is_complex or t is torch.bool) for t in (n.type.dtype for n in nodes))
+
+
 _LARGE = 1 << 20  # more than any length that a program gives beside such values
 
 
 def _whatever_values(o: Overload, values: list[object]) -> Answer | None:
     """The answer to a run on the CPU where those for zeros, ones, large and other values are alike but for what they
     hold: the sizes follow from those of the arguments. None where that is not known."""
-    large = any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes_of(values))
-    if large or o.trusting or not o.name.startswith("aten::"):
+    nodes = list(nodes_of(values))
+    large = any(hint(n.type.numel) > _VERIFY_NUMEL for n in nodes)
+    if large or o.trusting or not o.name.startswith("aten::") or _has_places(nodes):
         return None
     answers = [_ask(o, values, "cpu", fill=fill) for fill in (0, 1, None, _LARGE)]
     if any(answer.error is not None for answer in answers):
