@@ -2,6 +2,7 @@
 gloo. ``python distributed_programs.py FILE`` runs all of them in one process of the group and writes what failed."""
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -14,8 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import jit
+from jit.runtime import native
 
 CASES = {}
+CUDA = os.environ.get("JIT_TEST_DISTRIBUTED") == "cuda"  # NCCL, for programs that can be run with it
+PLACE = torch.device("cuda", int(os.environ["RANK"])) if CUDA else torch.device("cpu")
 
 
 def case(fn):
@@ -74,14 +78,14 @@ def own(*shape, scale=1.0):
 
 
 @contextlib.contextmanager
-def counted_collectives():
-    """The names of the functional collectives that are called."""
+def counted_collectives(wanted="_c10d_functional"):
+    """The names of the functional collectives that are called, or of those of another namespace."""
     names = []
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         yield names
     for event in profile.events():
         space, _, name = event.name.partition("::")
-        if space == "_c10d_functional":
+        if space == wanted:
             names.append(name)
 
 
@@ -532,6 +536,107 @@ def collectives_are_called_together():
     assert names.count("all_reduce_") == 4 and "all_reduce_coalesced_" not in names, names
 
 
+def recorded():
+    """(forward, backwards ..) of the plan that was replayed most by CUDA graphs, or what is pretended to be one."""
+    gc.collect()
+    plans = [o.recordings for o in gc.get_objects() if type(o) is native().Plan and any(o.recordings)]
+    return max(plans, key=lambda p: (p[0] or {}).get("replayed", 0))
+
+
+@contextlib.contextmanager
+def recordings():
+    native().pretend_graphs(not CUDA)
+    try:
+        yield
+    finally:
+        native().pretend_graphs(False)
+
+
+def several_collectives(x, w):
+    ops, group = torch.ops._c10d_functional, dist.group.WORLD.group_name
+    a, b = torch.tanh(x @ w), x * 2
+    first, second = ops.all_reduce(a, "sum", group), ops.all_reduce(b, "avg" if b.is_cuda else "sum", group)
+    a = ops.wait_tensor(first).softmax(-1)
+    gathered = ops.wait_tensor(ops.all_gather_into_tensor(a.sin(), 2, group))
+    part = ops.wait_tensor(ops.reduce_scatter_tensor(gathered * 3, "sum", 2, group))
+    return part + a, ops.wait_tensor(second).cos() + 1, gathered
+
+
+@case
+def recordings_make_collectives_in_between():
+    options = {"bucket_collectives": True}
+    with recordings():
+        for grad in (False, True):
+            f = jit.compile(several_collectives, mode="reduce-overhead", fullgraph=True,
+                            options=options if grad else None)
+            kept, w, u = [], *(torch.eye(4, device=PLACE).add(0.1).requires_grad_(grad) for _ in range(2))
+            for k in range(9):
+                x = own(6, 4, scale=0.1 * (k + 1))().to(PLACE)
+                with torch.set_grad_enabled(grad):
+                    kept.append((f(x, w), several_collectives(x, u)))
+                if grad:
+                    for p, results in ((w, kept[-1][0]), (u, kept[-1][1])):
+                        p.grad = None
+                        sum(r.sum() for r in results).backward()
+                    same(w.grad, u.grad, f"gradient of call {k}")
+            for k, (got, want) in enumerate(kept):
+                same(got, want, f"call {k}")
+            for one in recorded()[:1 + grad]:
+                assert one["recorded"] == 1 and one["replayed"] >= 6 and not one["refused"], one
+            jit.reset()
+
+
+@case
+def one_rank_records_and_the_other_does_not():
+    how = {"mode": "reduce-overhead"} if dist.get_rank() else {"options": {"auto_cudagraphs": False}}
+    f = jit.compile(several_collectives, fullgraph=True, **how)
+    w = torch.eye(4, device=PLACE) + 0.1
+    with recordings():
+        for k in range(7):
+            x = own(6, 4, scale=0.1 * (k + 1))().to(PLACE)
+            same(f(x, w), several_collectives(x, w), f"call {k}")
+        if dist.get_rank():
+            assert recorded()[0]["replayed"] >= 4
+
+
+def several_sums(x, *groups):
+    ops = torch.ops._c10d_functional
+    for group in groups:
+        x = ops.wait_tensor(ops.all_reduce((x * 2).softmax(0), "sum", group.group_name))
+    return x + 1
+
+
+@case
+def a_collective_that_fails_behind_another():
+    """The first one is not made again: the other process has no partner for it."""
+    for how in ({"mode": "reduce-overhead"}, {}):
+        gone, f = dist.new_group(), jit.compile(several_sums, **how)
+        x = torch.ones(4, 4, device=PLACE)
+        with recordings():
+            for _ in range(5):
+                same(f(x, dist.group.WORLD, gone), several_sums(x, dist.group.WORLD, gone))
+            dist.destroy_process_group(gone)
+            with counted_collectives("c10d") as names, contextlib.suppress(RuntimeError, ValueError):
+                f(x, dist.group.WORLD, gone)
+                raise AssertionError("nothing was raised")
+        assert names == ["allreduce_"], (names, how)
+        jit.reset()
+
+
+@case
+def waits_for_what_another_call_has_started():
+    ops, group = torch.ops._c10d_functional, dist.group.WORLD.group_name
+
+    def finish(started):
+        return (ops.wait_tensor(started) * 2).softmax(0).exp().sum(-1)
+
+    f = jit.compile(finish, mode="reduce-overhead")
+    with recordings():
+        for k in range(6):
+            x = own(4, 4, scale=0.1 * (k + 1))().to(PLACE)
+            same(f(ops.all_reduce(x, "sum", group)), finish(ops.all_reduce(x, "sum", group)), f"call {k}")
+
+
 @case
 def broadcasts_work_in_place():
     group = dist.group.WORLD.group_name
@@ -677,7 +782,9 @@ def sequence_parallel():
 
 def main(file):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if CUDA:
+        torch.cuda.set_device(PLACE)
+    dist.init_process_group("nccl" if CUDA else "gloo")
     wanted, failed = sys.argv[2:], {}
     for name, run in CASES.items():
         if wanted and name not in wanted:

@@ -1,4 +1,5 @@
-"""Two processes with gloo on the CPU: see ``distributed_programs.py``. They are killed if one hangs."""
+"""Two processes with gloo on the CPU, and with NCCL where there are two GPUs: see ``distributed_programs.py``. They are
+killed if one hangs."""
 
 import json
 import os
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).resolve().parent
@@ -24,19 +26,22 @@ def names() -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """What failed in each process: {name of a program: the traceback}."""
-    folder = tmp_path_factory.mktemp("distributed")
+    return run(tmp_path_factory.mktemp("distributed"), "cpu")
+
+
+def run(folder: Path, device: str, *names: str) -> tuple[list[dict], list[str]]:
+    """What failed in each process: {name of a program: the traceback}, and what it printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     running, logs, files = [], [], [folder / f"{rank}.json" for rank in range(2)]
     for rank, file in enumerate(files):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                   OMP_NUM_THREADS="1", JIT_STRICT="1",
+                   OMP_NUM_THREADS="1", JIT_STRICT="1", JIT_TEST_DISTRIBUTED=device,
                    PYTHONPATH=os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")]))
         logs.append(open(folder / f"{rank}.log", "w+"))  # noqa: SIM115
-        running.append(subprocess.Popen([sys.executable, str(HERE / "distributed_programs.py"), str(file)], env=env,
-                                        stdout=logs[-1], stderr=subprocess.STDOUT))
+        running.append(subprocess.Popen([sys.executable, str(HERE / "distributed_programs.py"), str(file), *names],
+                                        env=env, stdout=logs[-1], stderr=subprocess.STDOUT))
     stop = time.monotonic() + SECONDS
     try:
         while any(p.poll() is None for p in running) and time.monotonic() < stop:
@@ -59,6 +64,19 @@ def outcome(tmp_path_factory):
 
 @pytest.mark.parametrize("name", names())
 def test_program(outcome, name):
+    check(outcome, name)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_recordings_with_nccl(tmp_path):
+    programs = ("recordings_make_collectives_in_between", "one_rank_records_and_the_other_does_not",
+                "a_collective_that_fails_behind_another", "waits_for_what_another_call_has_started")
+    found = run(tmp_path, "cuda", *programs)
+    for name in programs:
+        check(found, name)
+
+
+def check(outcome, name):
     found, texts = outcome
     for rank, (failed, text) in enumerate(zip(found, texts)):
         assert name not in failed, f"process {rank}:\n{failed[name]}"

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..graph.collectives import is_collective
+from ..graph.op_info import op_info
+
 if TYPE_CHECKING:
     from ..graph.ir import Node
     from .fusion import Schedule
@@ -19,7 +22,12 @@ if TYPE_CHECKING:
 
 def manners(node: Node) -> tuple:
     """What a run that fails has to know of a library call; see ``Plan``."""
-    namespace = node.attrs["target"].partition("::")[0]
+    target = node.attrs["target"]
+    if op_info(target).waits:
+        return ("once", "waits")
+    if is_collective(target.removesuffix("_")):
+        return ("once", "apart")
+    namespace = target.partition("::")[0]
     return (() if node.repeatable else ("draws",)) + (("once",) if namespace not in ("aten", "prims", "jit") else ())
 
 

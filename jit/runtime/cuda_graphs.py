@@ -58,14 +58,13 @@ class _User:
             torch_private.release_pool(self.device, self.pool)
 
 
-def record(device: int, stream: int, body: Callable[[int], int], draws: bool, apart: bool) -> tuple[Any, int]:
-    """(what keeps the memory, the driver's handle of a graph) of what ``body(a stream's handle)`` launches on that
-    stream, to be replayed on ``stream``.
+def record(device: int, stream: int, body: Callable[[int], None], draws: bool, apart: bool) -> Any:
+    """What keeps the memory of what ``body(a stream's handle)`` launches on that stream, to be replayed on ``stream``.
 
     Args:
-        body: records, and gives the graph.
+        body: launches, and records that unless ``draws``.
         draws: random numbers are drawn, from states that PyTorch gives to its own ``torch.cuda.CUDAGraph``, which
-            then records and is what is given, with the handle 0. No other thread may draw meanwhile.
+            then records and is what is given. No other thread may draw meanwhile.
         apart: some of its memory is used beyond a replay, and it shares none.
 
     Whatever is raised leaves nothing recorded.
@@ -88,11 +87,10 @@ def record(device: int, stream: int, body: Callable[[int], int], draws: bool, ap
                     if open_for_changes:
                         native().replace_fills(user.raw_cuda_graph())
                         user.instantiate()
-                    graph = 0
                 else:
                     user = _User(device, pool)
                     try:
-                        graph = body(place.side.cuda_stream)
+                        body(place.side.cuda_stream)
                     finally:
                         torch_private.end_pool(device, pool)
             except BaseException:  # it is raised again
@@ -105,4 +103,4 @@ def record(device: int, stream: int, body: Callable[[int], int], draws: bool, ap
             place.users.add(user)
         if _log:
             _log(f"recorded on cuda:{device}, for stream {stream:#x}")
-        return user, graph
+        return user

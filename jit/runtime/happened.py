@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import types
 
 
+SPACE = "_c10d_functional::"
+
+
 class _Happened(torch_private.DispatchMode):
     """Answers calls of operators from ``records``: (name, overload, results, error or None), in order."""
 
@@ -29,11 +32,9 @@ class _Happened(torch_private.DispatchMode):
     def __torch_dispatch__(self, func: Callable, types: object, args: Sequence[object] = (),
                            kwargs: dict[str, object] | None = None) -> Any:
         name = (torch_private.schema(func).name, torch_private.schema(func).overload_name)
-        if name[0].startswith("c10d::") and any(made.startswith("_c10d_functional::") for made, *_ in self.records):
-            raise RuntimeError("a compiled call has failed behind a collective; the other processes would wait for it "
-                               "in vain if it were made again")
         for k, (*made, results, error) in enumerate(self.records):
-            if tuple(made) != name:
+            # A plan may have made a functional collective in place.
+            if (made[0].removesuffix("_") if made[0].startswith(SPACE) else made[0], made[1]) != name:
                 continue
             del self.records[k]
             if error is not None:
@@ -42,6 +43,9 @@ class _Happened(torch_private.DispatchMode):
             if len(returns) == 1:
                 return list(results) if str(returns[0].type) == "List[Tensor]" else results[0]
             return results or None
+        if name[0].startswith(("c10d::", SPACE)) and any(made.startswith(SPACE) for made, *_ in self.records):
+            raise RuntimeError("a compiled call has failed behind a collective; the other processes would wait for it "
+                               "in vain if it were made again")
         return func(*args, **(kwargs or {}))
 
 

@@ -373,7 +373,8 @@ class Aten(_Operator):
     order (None: not wanted); for an operator that returns one list of tensors, the list's elements. ``expect`` is None
     or, per result, None, (sizes, strides) or (sizes, strides, dtype): other sizes or dtypes raise RuntimeError, other
     strides are copied into the expected ones. ``manners`` are words: "draws" of an operator that moves random
-    generators on, "once" of one that may do more than its schema says. ``written``: the arguments that it writes.
+    generators on, "once" of one that may do more than its schema says, "apart" of a collective, which goes on beside
+    the plan, "waits" of the wait for one. ``written``: the arguments that it writes.
     """
 
     kind: ClassVar[str] = "aten"

@@ -3,13 +3,15 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <map>
 
 #include "common.h"
-#include "plan_run.h"
+#include "recording.h"
 
 namespace jit {
 namespace {
@@ -34,7 +36,6 @@ constexpr int kPatience = 3;  // of these, ones after which an input that has mo
 
 std::atomic<bool> pretending{false}, pretended_waits{false};
 std::atomic<int64_t> kept_by_all{0};  // bytes of the recordings that nobody has asked for
-std::mutex launching;  // recordings on one stream share memory: nothing comes between the copies and launch of one
 
 // Takes a mutex with the GIL held: who has it may need the GIL.
 class GilLock {
@@ -51,6 +52,15 @@ class GilLock {
  private:
   std::mutex& m_;
 };
+
+// Recordings on one stream share memory: nothing comes between the copies and launches of one. Not one mutex for all,
+// since a launch may wait for another process, or for another thread's device, in a collective.
+std::mutex& launching(int device, void* stream) {
+  static std::mutex adding;
+  static auto* mutexes = new std::map<std::pair<int, void*>, std::mutex>();  // others may be launching at the end
+  std::lock_guard<std::mutex> lock(adding);
+  return (*mutexes)[{device, stream}];
+}
 
 // Memory of a recording that tensors of a call have.
 struct Lease {
@@ -105,26 +115,17 @@ uint64_t switches() {
   return word;
 }
 
-int64_t bytes_of(const Tensor& t) { return extent_bytes(t.sizes(), t.strides(), (int64_t)t.itemsize()); }
-
-void* address_of(const Tensor& t) { return const_cast<void*>(t.unsafeGetTensorImpl()->data()); }
-
 Tensor empty_like(const Tensor& t) {
   return new_tensor(new_storage((size_t)bytes_of(t), t.device()), t.dtype(), t.device(), t.sizes(), t.strides(), 0);
 }
 
-// A tensor on memory that somebody else keeps.
-Tensor placed(const Tensor& like, void* address) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes_of(like),
-                                                       c10::DataPtr(address, like.device()), nullptr, false);
-  return new_tensor(std::move(storage), like.dtype(), like.device(), like.sizes(), like.strides(), 0);
-}
-
-// A function as Python may call it, of the handle of a stream; it gives the handle of a graph.
-using Body = std::function<void*(void*)>;
+// A function as Python may call it, of the handle of a stream.
+using Body = std::function<void(void*)>;
 PyObject* call_function(PyObject* capsule, PyObject* argument) {
   auto* f = static_cast<Body*>(PyCapsule_GetPointer(capsule, "jit.body"));
-  return f ? PyLong_FromVoidPtr((*f)(PyLong_AsVoidPtr(argument))) : nullptr;
+  if (!f) return nullptr;
+  (*f)(PyLong_AsVoidPtr(argument));
+  return Py_NewRef(Py_None);
 }
 PyMethodDef body_method = {"body", Entry<call_function>::call, METH_O, nullptr};
 
@@ -146,57 +147,16 @@ std::string error_text() {
   return said.substr(0, said.find('\n'));
 }
 
-c10::DispatchKeySet above_kernels() {
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-}
-
 }  // namespace
 
-struct Recording {
-  enum How : uint8_t { kUnread, kInPlace, kCopied };
-  struct Input {
-    How how = kUnread;
-    void* address = nullptr;  // where the steps have it
-    Tensor buffer;            // of a copied one
-    int64_t bytes = 0;
-    bool back = false;
-  };
-  struct Owner {
-    void* address = nullptr;
-    Tensor memory;  // of what is lent, and in a pretended recording
-    c10::SmallVector<int64_t, 8> sizes, strides;
-    caffe2::TypeMeta meta;
-    int64_t bytes = 0;
-    bool lent = false, result = false;  // of the caller's
-  };
-
-  struct Drawn {
-    int32_t slot;
-    Tensor buffer;
-  };
-
-  std::vector<Input> inputs;
-  std::vector<Drawn> drawn;
-  std::vector<Owner> owners;  // for each making that is an owner
-  // Of tensors that live on: what backwards read, and the caller's results.
-  std::shared_ptr<std::atomic<int>> leases = std::make_shared<std::atomic<int>>(0);
-  std::shared_ptr<std::atomic<int>> results = std::make_shared<std::atomic<int>>(0);
-  PyObject* graph = nullptr;   // a torch.cuda.CUDAGraph, or what keeps the memory
-  void* executable = nullptr;  // null where PyTorch's graph is replayed
-  std::vector<int64_t> regs;   // of a pretended recording
-  int64_t kept = 0;            // bytes, counted in `kept_by_all`
-
-  Recording() = default;
-  Recording(const Recording&) = delete;
-  ~Recording() {
-    kept_by_all -= kept;
-    destroy_graph(executable);
-    if (!graph || shutting_down()) return;
-    PyGILState_STATE gil = PyGILState_Ensure();
-    Py_CLEAR(graph);
-    PyGILState_Release(gil);
-  }
-};
+Recording::~Recording() {
+  kept_by_all -= kept;
+  for (const Piece& piece : pieces) destroy_graph(piece.executable);
+  if (!graph || shutting_down()) return;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  Py_CLEAR(graph);
+  PyGILState_Release(gil);
+}
 
 // Calls of one kind.
 struct Graphs::State {
@@ -223,17 +183,25 @@ void pretend_graphs(bool on, bool waits) {
   pretended_waits = waits;
 }
 
-static size_t launches_of(const Program& p) {
-  size_t launches = 0;
-  for (const Step& s : p.steps) launches += s.op == Step::kGpu || s.op == Step::kAten || s.op == Step::kCopy;
-  return launches;
-}
-
 bool launches_much(const Program& p) { return launches_of(p) >= kMany || (pretending && pretended_waits); }
 
 Timing::~Timing() {
   destroy_event(first_);
   destroy_event(last_);
+  for (auto& [from, to] : rests_) {
+    destroy_event(from);
+    destroy_event(to);
+  }
+}
+
+void Timing::mark(void* stream, bool rests) noexcept {
+  if (!first_) return;
+  try {
+    void* event = record_event(nullptr, stream);
+    if (rests) rests_.emplace_back(event, nullptr);
+    else if (!rests_.empty()) rests_.back().second = event;
+  } catch (const std::exception&) {  // as in `begin`; without its end it is no rest
+  }
 }
 
 void Timing::begin(void* stream) noexcept {
@@ -258,6 +226,8 @@ bool Timing::is_done() const { return over_ && (!first_ || has_happened(last_));
 double Timing::saved(size_t launches) const {
   if (!first_) return pretending && pretended_waits ? kShare * seconds_ : 0;
   double device = seconds_between(first_, last_), between = kBetween * (double)launches;
+  for (auto& [from, to] : rests_)
+    if (to) device -= seconds_between(from, to);
   if (device <= kWaits * seconds_) return kShare * seconds_;
   return between >= kWorth * device ? between : 0;
 }
@@ -396,6 +366,11 @@ std::string Graphs::unsuitable(bool pretended) const {
       case Step::kCopy: ++work; break;
       case Step::kAten: {
         const AtenStep& a = *s.aten;
+        if (a.is_live()) {
+          std::string why = not_live(a);
+          if (!why.empty()) return why;
+          break;
+        }
         if (a.once || (a.name.rfind("aten::", 0) != 0 && a.name.rfind("prims::", 0) != 0))
           return a.name + " may do more than its schema says";
         if (draws_ && pretended) return "random numbers are drawn";
@@ -549,18 +524,27 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
     steps.take_regs(run);
     steps.keep(&needed_);
     steps.skip(&skipped_);
-    Body body = [&](void* side) -> void* {
+    r.pieces = pieces();
+    Body body = [&](void* side) {
       OwnCapture own;
-      bool ours = !draws_ && !pretended_;
-      if (ours) begin_capture(side);
-      try {
-        steps.compute(device, side);
-        steps.commit(device, side);
-      } catch (...) {
-        if (ours) abort_capture(side);
-        throw;
+      for (Piece& piece : r.pieces) {
+        if (piece.live >= 0) {
+          make_live(r, piece, steps, device);
+          continue;
+        }
+        if (draws_ || pretended_ || !launches_of(p_, piece.from, piece.to)) {
+          steps.steps_from(piece.from, piece.to, device, side);
+          continue;
+        }
+        begin_capture(side);
+        try {
+          steps.steps_from(piece.from, piece.to, device, side);
+        } catch (...) {
+          abort_capture(side);
+          throw;
+        }
+        piece.executable = instantiate_graph(end_capture(side));
       }
-      return ours ? end_capture(side) : nullptr;
     };
     if (pretended_) {
       body(nullptr);
@@ -571,11 +555,8 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
       Ref function = Ref::steal(checked(PyCFunction_New(&body_method, capsule.get())));
       Ref handle = Ref::steal(checked(PyLong_FromVoidPtr(stream)));
       bool apart = lends || state.n_public < p_.outputs.size();
-      Ref both = Ref::steal(checked(PyObject_CallFunction(record.get(), "iOOOO", device, handle.get(), function.get(),
-                                                          draws_ ? Py_True : Py_False, apart ? Py_True : Py_False)));
-      Items parts(both.get(), "what recording gives");
-      r.graph = Py_NewRef(parts[0]);
-      if (void* captured = PyLong_AsVoidPtr(parts[1])) r.executable = instantiate_graph(captured);
+      r.graph = checked(PyObject_CallFunction(record.get(), "iOOOO", device, handle.get(), function.get(),
+                                              draws_ ? Py_True : Py_False, apart ? Py_True : Py_False));
     }
     // Which results are the caller's, and who owns their memory.
     std::vector<bool> is_public(p_.n_slots, false);
@@ -668,7 +649,7 @@ void Graphs::launch(Recording& r, Run& run, int device, void* stream) {
     const Recording::Owner& o = r.owners[k++];
     if (!o.lent && o.bytes) after.push_back({run.address_of(m.slot), o.address, o.bytes});
   }
-  GilLock lock(launching);
+  GilLock lock(launching(device, stream));
   auto copy = [&](const std::vector<Block>& blocks) {
     if (!pretended_) return copy_blocks(device, stream, blocks.data(), blocks.size());
     for (const Block& b : blocks) std::memcpy(b.to, b.from, (size_t)b.bytes);
@@ -688,8 +669,17 @@ void Graphs::launch(Recording& r, Run& run, int device, void* stream) {
     steps.skip(&skipped_);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     int64_t points = faults.left.exchange(-1);  // a launch has none
-    steps.compute(device, stream);
-    steps.commit(device, stream);
+    for (const Piece& piece : r.pieces) {
+      if (piece.live >= 0) {
+        pybind11::gil_scoped_release no_gil;
+        const AtenStep& a = *p_.steps[piece.from].aten;
+        torch::jit::Stack stack = steps.arguments_of(a);
+        run.call(a, stack);
+        steps.take_results(a, stack);
+      } else {
+        steps.steps_from(piece.from, piece.to, device, stream);
+      }
+    }
     faults.left = points;
     k = 0;
     for (const Making& m : makings_) {
@@ -697,10 +687,19 @@ void Graphs::launch(Recording& r, Run& run, int device, void* stream) {
       const Recording::Owner& o = r.owners[k++];
       if (o.bytes) std::memcpy(o.address, steps.address_of(m.slot), (size_t)o.bytes);
     }
-  } else if (r.executable) {
-    launch_graph(r.executable, stream);
   } else {
-    Ref done = Ref::steal(checked(PyObject_CallMethod(r.graph, "replay", nullptr)));
+    std::vector<torch::jit::Stack> made;
+    for (const Piece& piece : r.pieces) {
+      if (piece.live >= 0) {
+        pybind11::gil_scoped_release no_gil;
+        c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+        call_live(r, piece, run, made);
+      } else if (piece.executable) {
+        launch_graph(piece.executable, stream);
+      } else if (draws_) {
+        Ref done = Ref::steal(checked(PyObject_CallMethod(r.graph, "replay", nullptr)));
+      }
+    }
   }
   copy(after);
 }

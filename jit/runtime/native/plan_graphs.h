@@ -2,6 +2,7 @@
 // and results lie.
 #pragma once
 
+#include <ATen/core/stack.h>
 #include <Python.h>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan_program.h"
@@ -17,6 +19,7 @@ namespace jit {
 
 class Run;
 struct Recording;
+struct Piece;
 
 // How long a call takes the processor, and how long the device.
 class Timing {
@@ -24,6 +27,9 @@ class Timing {
   ~Timing();
   void begin(void* stream) noexcept;
   void end(void* stream) noexcept;
+  // Around a wait for what goes on beside the plan, and may wait for other processes: that is not the call's own time.
+  void rest(void* stream) noexcept { mark(stream, true); }
+  void go_on(void* stream) noexcept { mark(stream, false); }
   bool is_over() const { return over_; }  // all has been launched
   bool is_done() const;                   // and the device has done it
   // Seconds that a recording of so many launches would save in a call that is done: the processor's, where the device
@@ -31,7 +37,10 @@ class Timing {
   double saved(size_t launches) const;
 
  private:
+  void mark(void* stream, bool rests) noexcept;
+
   void *first_ = nullptr, *last_ = nullptr;  // events; null where recordings are pretended
+  std::vector<std::pair<void*, void*>> rests_;
   std::chrono::steady_clock::time_point start_;
   double seconds_ = 0;
   std::atomic<bool> over_ = false;
@@ -47,6 +56,10 @@ class Timing {
 //   they are, lent to the call's tensors; until these are gone, the recording serves no other call. Gradients are lent
 //   too where recordings were asked for, until a caller is seen to keep some until the next call: they are copied from
 //   then on.
+//
+// - a collective, and the wait for one, is no part of a CUDA graph: other processes may run their steps one by one, and
+//   what they do together has to be the same. It cuts the recording in pieces, and each call makes it in between, on
+//   the memory that the recording has its arguments in. What it makes in memory of its own is copied, behind the wait.
 //
 // What a recording needs in between lies in one pool for each device and stream, which the recordings there share,
 // since they run one after the other. Whatever no recording serves is run step by step.
@@ -91,12 +104,16 @@ class Graphs {
   void find_draws();
   void draw(Run& run, int device, void* stream) const;
   std::string find_makings();
+  std::string not_live(const AtenStep& step) const;
   std::string unsuitable(bool pretended) const;
   State* state_of(const Run& run, int device, void* stream, size_t n_public);
   bool in_place(const Recording& recording, Run& run, State& state) const;
   bool pays(State& state, Run& run) const;
   std::string too_much(const Recording& recording, const State& state, int64_t kept) const;
   int64_t memory_of(const Run& run) const;
+  std::vector<Piece> pieces() const;
+  void make_live(Recording& recording, const Piece& piece, Run& steps, int device) const;
+  void call_live(const Recording& recording, const Piece& piece, Run& run, std::vector<torch::jit::Stack>& made) const;
   std::shared_ptr<Recording> record(State& state, Run& run, int device, void* stream);
 
   const Program& p_;

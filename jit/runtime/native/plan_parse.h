@@ -287,6 +287,8 @@ struct Parser {
       std::string word = as_text(words[i], "a manner of an operator");
       if (word == "draws") a.draws = true;
       else if (word == "once") a.once = true;
+      else if (word == "apart") a.apart = true;
+      else if (word == "waits") a.waits = true;
       else raise(PyExc_ValueError, "unknown manner of an operator '" + word + "'");
     }
   }

@@ -40,6 +40,8 @@ struct AtenStep {
   bool returns_list = false;
   bool draws = false;  // it moves random generators on
   bool once = false;   // it may do more than its schema says: it is not called again for a run that fails
+  bool apart = false;  // it only starts what goes on beside the plan, until a step that waits
+  bool waits = false;  // it waits for what is under way, which is its argument and its result
   // Of a vjp step: the slots whose gradient is asked, and per result of the operator the slot of its tangent (-1:
   // none).
   std::vector<int32_t> wanted, tangents;
@@ -48,6 +50,16 @@ struct AtenStep {
     int32_t a, b, bias, out;
   } product{};
   std::unique_ptr<Products> products;
+
+  // Whether each call makes it, also where the steps around it are recorded.
+  bool is_live() const { return apart || waits; }
+  // Whether its results are its first argument: a tensor, or several.
+  bool in_place() const {
+    const auto& returns = op->schema().returns();
+    const auto& arguments = op->schema().arguments();
+    return !returns.empty() && !arguments.empty() && returns[0].alias_info() && arguments[0].alias_info() &&
+           *returns[0].alias_info() == *arguments[0].alias_info();
+  }
 };
 
 struct Step {

@@ -8,14 +8,13 @@
 
 #include <algorithm>
 
+#include "plan_graphs.h"
 #include "plan_memory.h"
 #include "plan_program.h"
 #include "undo.h"
 #include "vjp.h"
 
 namespace jit {
-
-class Timing;
 
 struct Slot {
   Tensor tensor;
@@ -217,7 +216,10 @@ class Run {
             slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
         case Step::kAten:
-          if (!s.aten->products || !product(*s.aten, device, stream)) aten(*s.aten, device);
+          if (s.aten->products && product(*s.aten, device, stream)) break;
+          if (timing_ && s.aten->waits) timing_->rest(stream);
+          aten(*s.aten, device);
+          if (timing_ && s.aten->waits) timing_->go_on(stream);
           break;
         case Step::kVjp: vjp(*s.aten, device); break;
       }
@@ -377,6 +379,59 @@ class Run {
     return extent_bytes(sizes, strides, (int64_t)d.meta.itemsize());
   }
   void one_step(size_t k, int device, void* stream) { steps(k, k + 1, device, stream); }
+  void steps_from(size_t from, size_t to, int device, void* stream) { steps(from, to, device, stream); }
+  torch::jit::Stack arguments_of(const AtenStep& a) {
+    torch::jit::Stack stack;
+    stack.reserve(std::max(a.args.size(), a.outs.size()));
+    Source source(*this);
+    for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
+    return stack;
+  }
+  // Memory for result `i`, as it is expected.
+  Tensor expected(const AtenStep& a, size_t i, int device) const {
+    const AtenStep::Expect& e = a.expect.at(i);
+    TORCH_CHECK(e.given && e.dtype, "it is not known what ", a.name, " gives");
+    c10::SmallVector<int64_t, 8> sizes, strides;
+    for (int32_t r : e.sizes) sizes.push_back(regs_[r]);
+    for (int32_t r : e.strides) strides.push_back(regs_[r]);
+    auto meta = c10::scalarTypeToTypeMeta(*e.dtype);
+    c10::Device where = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, (c10::DeviceIndex)device);
+    auto bytes = extent_bytes(sizes, strides, (int64_t)meta.itemsize());
+    return new_tensor(new_storage((size_t)bytes, where), meta, where, sizes, strides, 0);
+  }
+  // Calls an operator, whose results are then on the stack.
+  void call(const AtenStep& a, torch::jit::Stack& stack) {
+    if (!a.once) return a.op->callBoxed(stack);
+    happened_.push_back({*a.op, {}, true});
+    a.op->callBoxed(stack);
+    for (const auto& v : stack) {
+      if (v.isTensor()) happened_.back().results.push_back(v.toTensor());
+      if (v.isTensorList())
+        for (const Tensor& t : v.toTensorVector()) happened_.back().results.push_back(t);
+    }
+    happened_.back().raised = false;
+  }
+  // Puts an operator's results where the plan has them.
+  void take_results(const AtenStep& a, torch::jit::Stack& stack) {
+    auto take = [&](size_t i, Tensor t) {
+      if (i >= a.outs.size() || a.outs[i] < 0) return;
+      if (i < a.expect.size() && a.expect[i].given) t = aligned(with_layout(std::move(t), a.expect[i], a));
+      Slot& d = slots_[a.outs[i]];
+      d.clear();
+      d.tensor = std::move(t);
+    };
+    if (a.returns_list) {
+      auto list = stack.at(0).toTensorVector();
+      TORCH_CHECK(list.size() >= a.outs.size(), a.name, " returned ", list.size(), " tensors, the plan expects ",
+                  a.outs.size());
+      for (size_t i = 0; i < a.outs.size(); ++i) take(i, std::move(list[i]));
+    } else {
+      for (size_t i = 0; i < a.outs.size(); ++i) {
+        if (a.outs[i] < 0) continue;
+        take(i, result_of(std::move(stack.at(i)), a, i));
+      }
+    }
+  }
   void undo_draws() noexcept { generators_.restore(); }
   void* address_of(int32_t slot) { return pointer(slots_[slot]); }
   const Tensor& tensor_of(int32_t slot) { return tensor(slots_[slot]); }
@@ -522,41 +577,10 @@ class Run {
   }
 
   void aten(const AtenStep& a, int device) {
-    torch::jit::Stack stack;
-    stack.reserve(std::max(a.args.size(), a.outs.size()));
-    Source source(*this);
-    for (const AtenArg& arg : a.args) stack.push_back(arg.value(source));
+    torch::jit::Stack stack = arguments_of(a);
     if (a.draws) generators_.note(device, stack);
-    if (a.once) {
-      happened_.push_back({*a.op, {}, true});
-      a.op->callBoxed(stack);
-      for (const auto& v : stack) {
-        if (v.isTensor()) happened_.back().results.push_back(v.toTensor());
-        if (v.isTensorList())
-          for (const Tensor& t : v.toTensorVector()) happened_.back().results.push_back(t);
-      }
-      happened_.back().raised = false;
-    } else {
-      a.op->callBoxed(stack);
-    }
-    auto take = [&](size_t i, Tensor t) {
-      if (i >= a.outs.size() || a.outs[i] < 0) return;
-      if (i < a.expect.size() && a.expect[i].given) t = aligned(with_layout(std::move(t), a.expect[i], a));
-      Slot& d = slots_[a.outs[i]];
-      d.clear();
-      d.tensor = std::move(t);
-    };
-    if (a.returns_list) {
-      auto list = stack.at(0).toTensorVector();
-      TORCH_CHECK(list.size() >= a.outs.size(), a.name, " returned ", list.size(), " tensors, the plan expects ",
-                  a.outs.size());
-      for (size_t i = 0; i < a.outs.size(); ++i) take(i, std::move(list[i]));
-    } else {
-      for (size_t i = 0; i < a.outs.size(); ++i) {
-        if (a.outs[i] < 0) continue;
-        take(i, result_of(std::move(stack.at(i)), a, i));
-      }
-    }
+    call(a, stack);
+    take_results(a, stack);
   }
 
   // A result as a tensor; see graph/number_results.py.
