@@ -166,3 +166,18 @@ def test_gradients():
     expected, = torch.autograd.grad(fn(x).sum(), x)
     found, = torch.autograd.grad(jit.compile(fn, fullgraph=True)(x).sum(), x)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.int64])
+def test_writes_to_expanded_memory_in_a_map_are_refused_as_in_eager(dtype):
+    def f(x):
+        y = x[:1].expand(3)
+        try:
+            return torch.vmap(lambda x: x.add_(1))(y), x
+        except RuntimeError as error:
+            return str(error), y, x
+
+    want, got = f(torch.arange(3).to(dtype)), jit.compile(f)(torch.arange(3).to(dtype))
+    assert want[0] == got[0]
+    for a, b in zip(want[1:], got[1:]):
+        assert torch.equal(a, b) and a.stride() == b.stride()

@@ -96,3 +96,12 @@ def test_sizes_that_vary(name):
         torch.manual_seed(n)
         same(expected, outcome(fast, make(n)), rtol=1e-5)
     assert len(fast.entries) == 2
+
+
+@pytest.mark.parametrize("make", [lambda: pair(3), lambda: Plain(torch.ones(3)), lambda: torch.ones(3)])
+def test_class_attributes_that_are_no_descriptors_are_read_as_they_are(make):
+    def f(x):
+        return x.__doc__, x.__annotations__, x.__module__, x + 1
+
+    x = make()
+    same(taken_apart(f(x)), taken_apart(jit.compile(f)(x)))

@@ -89,7 +89,7 @@ class StandIns:
             strides = contiguous_strides(shape)
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device or t.device)
         if self.device != "meta":
-            self.fill_in(x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)) if 0 in strides else x)
+            self.fill_in(x)
         if not isinstance(v, Node):
             if self.grad and v.requires_grad:
                 found = unwritable.which(v) if self.unwritable else None
@@ -106,6 +106,8 @@ class StandIns:
         return [t for _, t in self.made.values()]
 
     def fill_in(self, x: torch.Tensor) -> None:
+        """Fill all of a new tensor's memory, of which its elements may share some."""
+        x = x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,))
         if self.fill == 0:
             x.zero_()
         elif self.fill is not None:

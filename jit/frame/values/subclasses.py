@@ -35,7 +35,7 @@ from .base import TUPLE_ITERATOR, Raised, Value
 from .constant import Constant
 from .objects import instance_dict, by_python
 from .overlays import DELETED, Overlay
-from .tensor import OWN_MEMBERS, TensorMethod, TensorValue
+from .tensor import OWN_MEMBERS, TensorMethod, TensorValue, is_own_member
 
 if TYPE_CHECKING:
     from ..emit import Emitter
@@ -68,7 +68,7 @@ class SubclassTensor(TensorValue):
             return s.wrap_class(self.pytype(s))
         self.pytype(s)
         found, raw, _ = s.class_lookup(self.cls, name)
-        if not found or raw is not OWN_MEMBERS.get(name):
+        if not found or not is_own_member(name, raw):
             return self.added_attr(s, name, found, raw)
         if type(raw) in (classmethod, staticmethod):
             return s.wrap_class(self.cls).getattr(s, name)
@@ -178,7 +178,7 @@ class WrapperTensor(SubclassTensor):
             s.bound_method(setter, self).call(s, [Constant(name), value], {})
             return
         found, raw, _ = s.class_lookup(self.cls, name)
-        if found and raw is OWN_MEMBERS.get(name):
+        if found and is_own_member(name, raw):
             raise Unsupported(f"setting attribute {name!r} of a {self.cls.__name__}", kind="tensor-attribute")
         kind = s.class_lookup(type(raw), "__set__")[2] if found else None
         if kind is property:

@@ -35,14 +35,19 @@ if TYPE_CHECKING:
 
 
 def _own_members() -> dict:
-    """What PyTorch itself has put on ``torch.Tensor``: name -> raw attribute. A program may replace any of it, and add
-    to it."""
+    """What PyTorch itself has put on ``torch.Tensor`` and an instance is asked for: name -> raw attribute. A program
+    may replace any of it, and add to it."""
     found = {name: raw for cls in reversed(torch.Tensor.__mro__) for name, raw in cls.__dict__.items()}
-    return {name: raw for name, raw in found.items() if not isinstance(raw, types.FunctionType)
-            or (raw.__module__ or "").startswith("torch")}
+    return {name: raw for name, raw in found.items() if hasattr(type(raw), "__get__")
+            and (not isinstance(raw, types.FunctionType) or (raw.__module__ or "").startswith("torch"))}
 
 
 OWN_MEMBERS = _own_members()
+
+
+def is_own_member(name: str, raw: object) -> bool:
+    """Whether ``raw``, found under ``name`` in a class, is what torch.Tensor itself has there."""
+    return raw is not None and raw is OWN_MEMBERS.get(name)
 
 
 class TensorValue(Value):
@@ -111,7 +116,7 @@ class TensorValue(Value):
         if name == "__class__":
             return s.wrap_class(self.pytype(s))
         found, raw, owner = s.class_lookup(self.cls, name)
-        if not found or raw is not OWN_MEMBERS.get(name):
+        if not found or not is_own_member(name, raw):
             return self.added_attr(s, name, found, raw)
         if callable(getattr(torch.Tensor, name)) and name not in tables.tensor_attributes:
             if self.source is not None and not is_data_descriptor(raw):
@@ -155,7 +160,7 @@ class TensorValue(Value):
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         setter = tables.tensor_setters.get(name)
-        if setter is not None and (raw := s.class_lookup(self.cls, name)[1]) is OWN_MEMBERS.get(name):
+        if setter is not None and is_own_member(name, raw := s.class_lookup(self.cls, name)[1]):
             if s.asker.concerns([self], {}):
                 s.asker.call(raw.__set__, [self, value], {})
             else:
