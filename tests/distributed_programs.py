@@ -624,6 +624,24 @@ def a_collective_that_fails_behind_another():
 
 
 @case
+def collectives_that_nobody_waits_for_are_not_recorded():
+    group = dist.group.WORLD.group_name
+
+    def f(x):
+        y = x * 2
+        torch.ops._c10d_functional.all_gather_into_tensor(y, 2, group)
+        return ((y + 1).softmax(0) * 2).cos().cumsum(0)
+
+    fast = jit.compile(f, mode="reduce-overhead", fullgraph=True)
+    with recordings():
+        for k in range(5):
+            x = own(4, 4, scale=0.1 * (k + 1))().to(PLACE)
+            same(fast(x), f(x), f"call {k}")
+        plans = [o.recordings for o in gc.get_objects() if type(o) is native().Plan]
+        assert any("not waited for" in str(one) for one in plans), plans
+
+
+@case
 def waits_for_what_another_call_has_started():
     ops, group = torch.ops._c10d_functional, dist.group.WORLD.group_name
 

@@ -273,6 +273,8 @@ std::string Graphs::too_much(const Recording& r, const State& state, int64_t kep
     if (in.how == Recording::kCopied) copied += in.bytes * (1 + in.back);
   for (const Recording::Owner& o : r.owners)
     if (!o.lent) copied += o.bytes;
+  for (const Live& l : r.lives)
+    if (l.copied.defined()) copied += bytes_of(l.copied);
   double rate = kRate * (pretended_ ? kPretendedRate : device_memory_rate());
   if (2 * copied > rate * state.saved) return "copies of inputs and results would take too long";
   if (pretended_) return "";
@@ -593,6 +595,8 @@ std::shared_ptr<Recording> Graphs::record(State& state, Run& run, int device, vo
     }
     if (measured_) {
       int64_t kept = memory_of(steps);
+      for (const Live& l : r.lives)
+        if (l.copied.defined()) kept += bytes_of(l.copied);
       std::string why = too_much(r, state, kept);
       if (!why.empty()) return give_up(why);
       kept_by_all += r.kept = kept;

@@ -21,26 +21,28 @@ static int32_t first_argument(const AtenStep& a) {
   return slots.at(0);
 }
 
-// Why no recording can have this live step in between, or nothing.
+// Why no recording can have this live step in between, or nothing. All of a recording's memory is the next one's when
+// it has ended, so that each collective has to be waited for in it.
 std::string Graphs::not_live(const AtenStep& a) const {
   if (draws_) return "random numbers are drawn beside " + a.name;
+  std::vector<int32_t> waited, read = p_.outputs;
+  for (const Step& s : p_.steps) {
+    if (s.op == Step::kFree) continue;
+    read.push_back(s.src);
+    read.insert(read.end(), s.slots.begin(), s.slots.end());
+    if (!s.aten) continue;
+    if (s.aten->waits) waited.push_back(first_argument(*s.aten));
+    else
+      for (const AtenArg& arg : s.aten->args) arg.read_slots(read);
+  }
   if (a.waits) {
     for (const Step& s : p_.steps)
       if (s.aten && s.aten->apart && has(s.aten->outs, first_argument(a))) return "";
     return "it waits for what something else has started";
   }
-  if (a.in_place()) return "";
-  std::vector<int32_t> read = p_.outputs;
-  for (const Step& s : p_.steps) {
-    if (s.op == Step::kFree) continue;
-    read.push_back(s.src);
-    read.insert(read.end(), s.slots.begin(), s.slots.end());
-    if (s.aten && !s.aten->waits)
-      for (const AtenArg& arg : s.aten->args) arg.read_slots(read);
-  }
-  for (int32_t slot : read)
-    if (has(a.outs, slot)) return a.name + " is read without a wait";
-  return "";
+  for (int32_t slot : a.outs)
+    if (!has(waited, slot) || (!a.in_place() && has(read, slot))) return a.name + " is not waited for";
+  return a.outs.empty() ? a.name + " is not waited for" : "";
 }
 
 std::vector<Piece> Graphs::pieces() const {
