@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..graph.collectives import is_collective
 from ..graph.op_info import op_info
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def manners(node: Node) -> tuple:
     target = node.attrs["target"]
     if op_info(target).waits:
         return ("once", "waits")
-    if is_collective(target.removesuffix("_")):
+    if op_info(target.removesuffix("_")).apart:
         return ("once", "apart")
     namespace = target.partition("::")[0]
     return (() if node.repeatable else ("draws",)) + (("once",) if namespace not in ("aten", "prims", "jit") else ())

@@ -45,6 +45,7 @@ class OpInfo:
     deferrable: its result depends on the data, and it may be called when the graph has run.
     raises_late: and may then raise for other values than those that it was tried with.
     waits: it does nothing but wait for what has been started, and gives that.
+    apart: it only starts what goes on beside the program, until there is a wait.
     lines_up: elementwise; PyTorch's rule for it inside torch.vmap is to line its operands up.
     takes_size: makes a tensor of a size from another one; inside torch.vmap each mapped tensor has one.
     each: of a ``_foreach_`` operator: the operator on single tensors that it stands for, where the name does not say
@@ -74,6 +75,7 @@ class OpInfo:
     deferrable: bool = False
     raises_late: bool = False
     waits: bool = False
+    apart: bool = False
     lines_up: bool = False
     takes_size: bool = False
     over_sequences: bool = False
@@ -230,6 +232,12 @@ _rows("""
 _rows("new_ones new_zeros", takes_size=True)
 _rows("_padded_dense_to_jagged_forward", untried=True)
 _rows("_c10d_functional::wait_tensor", waits=True)
+_rows("""
+    _c10d_functional::all_reduce _c10d_functional::broadcast _c10d_functional::all_gather_into_tensor
+    _c10d_functional::reduce_scatter_tensor _c10d_functional::all_to_all_single
+    _c10d_functional::all_reduce_coalesced _c10d_functional::all_gather_into_tensor_coalesced
+    _c10d_functional::reduce_scatter_tensor_coalesced
+""", apart=True)
 _rows("_foreach_norm", each="linalg_vector_norm")
 _rows("_foreach_powsum _foreach_max", each=None)
 _rows("_foreach_addcmul _foreach_addcdiv", by_keyword=((3, "value"),))
