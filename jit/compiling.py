@@ -245,6 +245,6 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
                                       "results")
         return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
 
-    return names.made(narrow, _narrow, backward, first, tuple(int_symbols), unaligned, graphs)
+    return names.made_later(narrow, _narrow, backward, first, tuple(int_symbols), unaligned, graphs)
 
 

@@ -19,6 +19,7 @@ class Option:
     default: object
     help: str
     minimum: int | None = None
+    compiled: bool = True  # whether what is compiled depends on it
 
     @property
     def type(self) -> type:
@@ -27,19 +28,28 @@ class Option:
 
 OPTIONS = {
     "cache_dir": Option(os.path.join(os.path.expanduser("~"), ".cache", "jit"),
-                        "folder of the kernel cache and of the built runtime"),
+                        "folder of the kernel cache and of the built runtime", compiled=False),
+    "cache_size_mb": Option(8192, "megabytes that the cache may take; what was not used for longest is removed", 0,
+                            compiled=False),
+    "cache_below": Option("", "folders, separated as in PATH, whose caches are read too, and never written to",
+                          compiled=False),
+    "entry_cache": Option(True, "keep compiled functions on disk, so that a later process captures and compiles "
+                                "nothing that an earlier one has", compiled=False),
     "backend": Option("jit", "backend of jit.compile when the call names none: jit, or eager to tell capture faults "
                              "from kernel faults"),
-    "cache_limit": Option(8, "compiled entries a function may have for one kind of call before it runs in eager", 1),
+    "cache_limit": Option(8, "compiled entries a function may have for one kind of call before it runs in eager", 1,
+                          compiled=False),
     "error_on_recompile": Option(False, "where a function would be compiled again, raise jit.RecompileError, which "
-                                        "says what differs"),
+                                        "says what differs", compiled=False),
     "frame_hook": Option(True, "compile Python functions that a graph break reaches through C code, such as sorted's "
                                "key"),
     "eager_where_faster": Option(True, "leave entries that break the graph to eager where timed calls tell that eager "
-                                       "is faster; a few calls run in eager for that"),
-    "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0),
-    "strict": Option(False, "raise on an internal failure instead of warning and running in eager"),
-    "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs"),
+                                       "is faster; a few calls run in eager for that",
+                                 compiled=False),
+    "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0, compiled=False),
+    "strict": Option(False, "raise on an internal failure instead of warning and running in eager", compiled=False),
+    "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs",
+                            compiled=False),
     "untested": Option(False, "compile with a torch that is newer than the tested ones; read when jit is imported"),
     "says_compiling": Option(True, "what torch.compiler.is_compiling() says in captured code; read while capturing"),
     "match_eager_rounding": Option(False, "round half-precision intermediates as eager does"),
@@ -56,7 +66,8 @@ OPTIONS = {
                                      "capturing"),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "
                            "checks; read when jit is imported"),
-    "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1),
+    "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1,
+                              compiled=False),
 }
 
 

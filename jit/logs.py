@@ -20,6 +20,7 @@ CHANNELS = {
     "templates": "the candidates for each product with an epilogue, with their times",
     "bytecode": "original and rewritten bytecode",
     "plan": "the steps that the native executor runs",
+    "cache": "which compiled functions are read from disk and kept there, and why others are not",
     "cudagraphs": "which plans are recorded into CUDA graphs, and why others are not",
     "timing": "seconds spent in each stage of a compilation",
 }

@@ -223,9 +223,9 @@ def second_of(graph: Graph, wrt: tuple, tangents: tuple, kept: tuple, types: tup
 def _name_of_second(naming: names.Naming, second: _Second) -> names.Name:
     s = second.source
     given = {n.id: i for n, i in s.given.items()}
-    return names.calling(second_of, *map(naming.data, (
+    return names.Postponed(names.calling(second_of, *map(naming.data, (
         s.graph, s.wrt, s.tangents, s.kept, s.types, given, s.changed, second.traced, second.changed,
-        second.int_symbols, second.unaligned, second.saved_unaligned)))
+        second.int_symbols, second.unaligned, second.saved_unaligned))))
 
 
 def _reads(graph: Graph, nodes: list[Node]) -> frozenset:

@@ -10,6 +10,7 @@ for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDIN
               "JIT_CACHE_LIMIT", "JIT_CPU_POOL_MB", "JIT_EAGER_WHERE_FASTER"):
     os.environ.pop(_name, None)
 os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that tests start
+os.environ["JIT_ENTRY_CACHE"] = "0"  # programs are to be captured by the code that is tested
 os.environ["JIT_EAGER_WHERE_FASTER"] = "0"  # tests say themselves where the clock may decide
 
 import hypothesis
@@ -81,7 +82,8 @@ def python():
 
     def run(*arguments: str, check: bool = True, timeout: float = 150, cwd=None,
             **variables) -> subprocess.CompletedProcess:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("JIT_") or k == "JIT_CACHE_DIR"}
+        environment = {k: v for k, v in os.environ.items()
+                       if not k.startswith("JIT_") or k in ("JIT_CACHE_DIR", "JIT_ENTRY_CACHE")}
         environment.update(variables,
                            PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])))
         arguments = ("-c", *arguments) if not arguments[0].endswith(".py") else arguments

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from jit import config
-from jit.codegen import cache, toolchain
+from jit.codegen import toolchain
 from jit.errors import CompileError
+from jit.runtime import cache, libraries
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_folder_taken_away_later(folder):
 
 WRITER = """
 import sys
-from jit.codegen import cache
+from jit.runtime import cache
 for round in range(60):
     for i in range(6):
         k = cache.key("entry", str(i))
@@ -128,7 +129,7 @@ def call(path, name="f"):
     import ctypes
 
     out = ctypes.c_long(0)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(toolchain.address(toolchain.load(path), name))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(libraries.address(libraries.load(path), name))
     function((ctypes.c_void_p * 1)(ctypes.addressof(out)), (ctypes.c_long * 1)(2))
     return out.value
 
@@ -186,4 +187,4 @@ extern "C" __attribute__((visibility("default"))) void f(void** p, const long* n
             assert call(path) == n
     finally:
         torch.set_num_threads(threads)
-    assert len(toolchain.openmp_runtimes()) == 1
+    assert len(libraries.openmp_runtimes()) == 1

@@ -204,10 +204,10 @@ def test_another_process_binds_the_names(python, tmp_path):
 
 
 def test_kernels_that_are_gone_are_not_bound(tmp_path):
-    from jit.codegen import cache, toolchain
+    from jit.runtime import cache, libraries
 
     with pytest.raises(Unbound, match="not in the cache any more"):
-        bind(names.calling(toolchain.kernel, Value(cache.key("no such text")), Value("k")))
+        bind(names.calling(libraries.kernel, Value(cache.key("no such text")), Value("k")))
 
 
 def test_objects_of_local_classes_are_unnameable_with_a_reason():

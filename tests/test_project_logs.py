@@ -4,7 +4,7 @@ import pytest
 
 from jit import logs
 
-ALL = "graph, guards, recompiles, graph_breaks, passes, kernels, templates, bytecode, plan, cudagraphs, timing"
+ALL = "graph, guards, recompiles, graph_breaks, passes, kernels, templates, bytecode, plan, cache, cudagraphs, timing"
 
 
 @pytest.fixture(autouse=True)

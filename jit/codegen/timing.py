@@ -19,7 +19,7 @@ import torch
 from .. import devices, logs
 from ..errors import CompileError, Unsupported
 from ..recent import Recent
-from . import cache
+from ..runtime import cache
 from .indexing import size_hint
 from .loops import rename
 from .memory import storage_numel

@@ -53,6 +53,10 @@ class Backend:
         """The numbers of a device (None: of the current one), or of one to compile for where there is none here."""
         raise NotImplementedError(self.type)
 
+    def facts(self, device: torch.device) -> str:
+        """What compiled code that is kept on disk relies on, of this device: it is used where this is the same."""
+        return repr(self.architecture(device))
+
     def checks(self) -> tuple:
         """For ``python -m jit doctor``: pairs of a name and a function, which gives a line to print or raises Problem.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import time
 from typing import Callable
 
@@ -56,6 +57,9 @@ class Cpu(Backend):
         name = next((line.partition(":")[2].strip() for line in _text("/proc/cpuinfo").splitlines()
                      if line.startswith("model name")), "CPU")
         return Architecture(name, len(os.sched_getaffinity(0)), local=_cache(2) or 1 << 20, cache=_cache(3) or 32 << 20)
+
+    def facts(self, device: torch.device) -> str:
+        return f"{platform.machine()}, {torch.get_num_threads()} threads: {' '.join(sorted(_features()))}"
 
     emitter = "jit.codegen.cpp.target"
     traps = False

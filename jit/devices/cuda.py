@@ -99,6 +99,9 @@ class Cuda(Backend):
         index = torch.device("cuda" if device is None else device).index
         return _read(torch.cuda.current_device() if index is None else index)
 
+    def facts(self, device: torch.device) -> str:
+        return f"CUDA {torch.version.cuda}: {super().facts(device)}"
+
     def checks(self) -> tuple:
         return ("triton", _triton), ("cuda", _driver)
 

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..runtime.names import Name, Naming, calling, rule
+from ..runtime.names import Given, Name, Naming, Value, calling, rule
 from .states.function_state import unasked
+from .watching import Watching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..graph.handles import TensorHandle
     from .canonical import Instr
+    from .dispatch import Settings
     from .session import Session
 
 _LONGEST = 80  # instructions of a side that raises
@@ -37,7 +39,7 @@ _PATIENCE = 3  # failures that are put up with, however few calls there were
 _IN_A_ROW = 4  # and one behind the other, however many calls there were
 
 
-class Doubt:
+class Doubt(Watching):
     """Called by the rewritten function of an entry whenever its assumption fails. ``learned``: the branches whose usual
     way was assumed (``ways.Ways``). ``missed`` and ``dispatcher`` are those of the entry."""
 
@@ -72,9 +74,14 @@ class Doubt:
                 dispatcher.remove_entry(entry)
 
 
+def doubt_of(settings: Settings, places: tuple[tuple, ...]) -> Doubt:
+    """A Doubt of what it is written as."""
+    return Doubt(tuple(map(settings.ways.of, places)))
+
+
 @rule(Doubt)
 def _name_of_doubt(naming: Naming, doubt: Doubt) -> Name:
-    return calling(Doubt)
+    return calling(doubt_of, Given("settings"), Value(tuple(ways.place for ways in doubt.learned)))
 
 
 class Reconsider(Exception):

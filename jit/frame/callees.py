@@ -55,8 +55,8 @@ class CalleeMissed(Missed):
         super().__init__(settings, bound)
         self.code, self.region = code, region
 
-    def compile(self, dispatcher, values: tuple[object, ...]):
-        entry = super().compile(dispatcher, values)
+    def compile(self, dispatcher, values: tuple[object, ...], key: str | None = None):
+        entry = super().compile(dispatcher, values, key)
         if self.given_up or (len(self.captures) >= MOST_IDLE and not any(map(self.worth_calling, self.captures))):
             self.leave_alone()
         return entry

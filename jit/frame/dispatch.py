@@ -17,7 +17,7 @@ from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import stance, trial
+from . import stance, stored, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -241,6 +241,9 @@ class Missed:
         self.settings, self.bound = settings, bound
         self.renew(resumed)
         self.captures: list[Captured] = []  # their summaries
+        # What is kept on disk, by its name there: looked at; and in use, or of none.
+        self.candidates: dict[str, stored.Candidate] = {}
+        self.loaded: set[str] = set()
         self.limits = Limits()
         self.given_up = False
         self.failures = 0
@@ -274,7 +277,33 @@ class Missed:
                 if entry.guards.check(values):
                     return entry
             with uncollected():
-                return self.compile(dispatcher, values)
+                fn = wrapped_function(dispatcher)
+                key = stored.key_of(self, fn, dispatcher, values)
+                found = self.stored(dispatcher, fn, values, key)
+                return self.compile(dispatcher, values, key) if found is None else found
+
+    def stored(self, dispatcher, fn: types.FunctionType, values: tuple[object, ...], key: str | None):
+        """An entry for the call that another process has made, if there is one."""
+        if key is None or len(dispatcher.entries) >= MOST * self.settings.option("cache_limit"):
+            return None
+        capturing = native().set_capturing(True)
+        try:
+            return stored.find(self, dispatcher, fn, values, key)
+        finally:
+            native().set_capturing(capturing)
+
+    def add(self, dispatcher, program: object, target: Callable | None, region: object, circumstances: object,
+            summary: Captured, told: frozenset):
+        """A new entry of the dispatcher, captured here or in another process."""
+        if target is not None:
+            skip_code(target.__code__)
+        entry = dispatcher.add_entry(program, target, region=region)
+        entry.circumstances, entry.told = circumstances, told
+        self.captures.append(summary)
+        if self.may_be_slower(summary, target):
+            name = wrapped_function(dispatcher).__qualname__
+            entry.trial = trial.Trial(entry, name, len(summary.breaks), captures_so_far)
+        return entry
 
     def may_take_back(self) -> bool:
         """Whether an entry may be taken back, so that the next call captures it again."""
@@ -294,7 +323,8 @@ class Missed:
         return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} "
                               f"for these arguments, and {reason}; {cure}{differs}")
 
-    def compile(self, dispatcher, values: tuple[object, ...]):
+    def compile(self, dispatcher, values: tuple[object, ...], key: str | None = None):
+        """A new entry. ``key``: what it is kept under on disk, if it is."""
         fn = wrapped_function(dispatcher)
         entries = dispatcher.entries
         competing, limit = self.limits.competing(entries, values), self.settings.option("cache_limit")
@@ -319,12 +349,9 @@ class Missed:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
             program = self.guard_program(captured)
             target = captured.target if self.worth_calling(captured) else None
-            if target is not None:
-                skip_code(target.__code__)
-            entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
-            entry.circumstances = circumstances(captured.guards)
-            if captured.check is not None:
-                captured.check.belongs_to(dispatcher)
+            number = len(self.captures)
+            entry = self.add(dispatcher, program, target, self.region_of(captured), circumstances(captured.guards),
+                             captured.summary(), captured.told)
         except (PassError, Unsupported):
             raise
         except Exception as error:  # a rule of ours has failed, which is told
@@ -332,24 +359,21 @@ class Missed:
         finally:
             native().set_capturing(capturing)
         self.retired = None
-        if entry is not None:
-            entry.told = captured.told
         for known in dispatcher.entries:  # those that tell ahead what is told no more hold for few calls, and ask long
             if not self.settings.fullgraph and any(map(self.settings.told.turns, getattr(known, "told", ()))):
                 dispatcher.remove_entry(known)
-        for watching in (captured.doubt, captured.learner):
-            if watching is not None and entry is not None:
+        for watching in (captured.doubt, captured.learner, captured.check):
+            if watching is not None:
                 watching.watch(self, dispatcher, entry)
         self.settings.sizes_vary |= self.dynamic.tried.vary
         if self.dynamic.lengths_differ:
             self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
-        logs.channel("timing")(f"{fn.__qualname__}: entry {len(self.captures)} in {time.perf_counter() - start:.3f} s")
-        self.captures.append(captured.summary())
+        logs.channel("timing")(f"{fn.__qualname__}: entry {number} in {time.perf_counter() - start:.3f} s")
         if captured.failed:
             self.count_failure()
         captured.entry = entry
-        if self.may_be_slower(captured, target):
-            entry.trial = trial.Trial(entry, fn.__qualname__, len(captured.breaks), captures_so_far)
+        if key is not None:
+            stored.keep(self, dispatcher, entry, captured, key)
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         return entry
@@ -475,12 +499,14 @@ def captures_so_far() -> int:
 
 
 def reset() -> None:
-    """Forget every entry of every dispatcher."""
+    """Forget every entry of every dispatcher; those on disk are not looked at any more."""
+    stored.off()
     for dispatcher in list(_dispatchers):
         dispatcher.clear()
         missed = dispatcher.on_miss
         if isinstance(missed, Missed):
             missed.captures.clear()
+            missed.candidates.clear()
             missed.given_up, missed.failures, missed.assuming, missed.limits = False, 0, True, Limits()
             missed.settings.told = Told()
             missed.renew()

@@ -61,7 +61,7 @@ class Guards:
 
     def rows(self) -> list[tuple]:
         """(source, fact) in the order of recording; last what follows from all of them."""
-        rows = list(self._rows)
+        rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
         if self._present:
             reached = {step for source in self._reached for step in source.chain()}
             # Nothing else reaches these.

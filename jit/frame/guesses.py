@@ -21,6 +21,7 @@ from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
 from ..runtime import native
 from ..runtime.names import Given, Name, Naming, calling, rule
+from .watching import Watching
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
@@ -77,7 +78,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(_BITS[tensor.element_size()])
 
 
-class Check:
+class Check(Watching):
     """Called with the inputs that the guesses depend on: whether all hold. Else the entry is given up and its guesses
     are not made again."""
 
@@ -120,7 +121,7 @@ class Check:
             dispatcher.clear()
         return False
 
-    def belongs_to(self, dispatcher) -> None:
+    def watch(self, missed, dispatcher, entry) -> None:
         self.dispatcher = weakref.ref(dispatcher)
 
 

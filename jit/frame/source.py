@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import gc
 import operator
 import types
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from ..graph.memory import flat_memory, gradient_of
 from ..runtime import native
 from ..runtime.array_memory import memory_of
 from ..runtime.holding import behind, holding, lightly
+from ..runtime.names import Importable, Made, Name, Naming, Value, calling, rule
 
 if TYPE_CHECKING:
     from .emit import Emitter
@@ -109,7 +111,9 @@ class Const(Source):
 
     rereadable = True
 
-    def __init__(self, obj: object, text: str = "", owned: bool = False) -> None:
+    def __init__(self, obj: object, text: str = "", owned: bool = False, made: bool = False) -> None:
+        self.made = made  # while capturing, as each call of the program makes it: nothing of it has to be checked
+        owned |= made
         self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
         self.held = obj if self.reference is None else None
         self.owned = owned
@@ -166,6 +170,16 @@ class Weak(Source):
 
     def __str__(self) -> str:
         return "<weakly referenced>"
+
+
+@rule(Const)
+def _name_of_const(naming: Naming, source: Const) -> Name:
+    return calling(Const, naming.name(source.obj), Value(source.text), Value(source.owned))
+
+
+@rule(Weak)
+def _name_of_weakly(naming: Naming, source: Weak) -> Name:
+    return calling(Weak, Made(Importable("weakref", "ref"), (naming.name(source.reference()),)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,6 +300,28 @@ class ArrayMemory(_Derived):
 
     def __str__(self) -> str:
         return f"torch.from_numpy({self.of})"
+
+
+def dict_behind(proxy: types.MappingProxyType) -> dict:
+    """The dict that a read-only view shows. Raises TypeError where it shows another mapping."""
+    (found,) = gc.get_referents(proxy)
+    if not isinstance(found, dict):
+        raise TypeError(f"a view of {type(found).__name__}")
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Behind(_Derived):
+    """The dict that the read-only view ``of`` shows, read at each call."""
+
+    def step(self) -> tuple[str, Callable]:
+        return ("array_memory", dict_behind)
+
+    def load(self, e: Emitter) -> None:
+        e.call(dict_behind, lambda: e.load_source(self.of))
+
+    def __str__(self) -> str:
+        return f"the dict behind {self.of}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,14 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from ..runtime.names import Name, Naming, calling, rule
+from ..runtime.names import Given, Name, Naming, Value, calling, rule
+from .watching import Watching
 
 if TYPE_CHECKING:
     import types
 
     from .canonical import Instr
+    from .dispatch import Settings
 
 CALLS = 32
 BRANCHES = ("next", "jumped")
@@ -28,7 +30,8 @@ class Ways:
     """How often the program was seen to go each way at one branch, and how often an entry that assumed the usual way
     of it, among others perhaps, was taken back."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: tuple = ()) -> None:
+        self.place = place
         self.seen = dict.fromkeys(BRANCHES, 0)
         self.failures = 0
 
@@ -52,7 +55,10 @@ class Known:
         self.apart: dict[tuple, str] = {}  # place and grad mode -> why its ways cannot be followed both (both_ways.py)
 
     def at(self, code: types.CodeType, instr: Instr) -> Ways:
-        return self.branches.setdefault(place_of(code, instr), Ways())
+        return self.of(place_of(code, instr))
+
+    def of(self, place: tuple) -> Ways:
+        return self.branches.setdefault(place, Ways(place))
 
 
 def place_of(code: types.CodeType, instr: Instr) -> tuple:
@@ -60,7 +66,7 @@ def place_of(code: types.CodeType, instr: Instr) -> tuple:
     return code.co_filename, code.co_name, instr.op, instr.line, instr.positions
 
 
-class Learner:
+class Learner(Watching):
     """Of one entry that breaks at a branch: takes it back once it is known which way the program goes. ``missed`` and
     ``dispatcher`` are those of the entry."""
 
@@ -98,6 +104,16 @@ class Seen:
             self.learner.saw(self.way)
 
 
+def learner_of(settings: Settings, place: tuple) -> Learner:
+    """A Learner of what it is written as."""
+    return Learner(settings.ways.of(place))
+
+
+@rule(Learner)
+def _name_of_learner(naming: Naming, learner: Learner) -> Name:
+    return calling(learner_of, Given("settings"), Value(learner.ways.place))  # what it has learned is its process's own
+
+
 @rule(Seen)
 def _name_of_seen(naming: Naming, seen: Seen) -> Name:
-    return calling(Seen)  # what another process has learned is its own
+    return calling(Seen, naming.name(seen.learner), Value(seen.way))

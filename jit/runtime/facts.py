@@ -20,7 +20,7 @@ import torch
 from jit.runtime import guards
 from jit.runtime.guards import short
 from jit.runtime.holding import behind, lightly, loosely
-from jit.runtime.names import Name, Naming, Unnameable, calling
+from jit.runtime.names import Name, Naming, Unnameable, Value, calling
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 
@@ -54,6 +54,17 @@ class Fact:
     def name(self, naming: Naming, payload: Any) -> Name:
         """The name of what the native check takes."""
         return naming.name(payload)
+
+    def words(self) -> object:
+        """What else the fact has to be told of, beside what its check takes, to be told again (``retold``): constants.
+        Of sources their texts."""
+        return None
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        """The fact of a check that takes ``payload``, as far as messages need it: of an entry that was read from a
+        file, which has no sources."""
+        return cls(payload)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.value!s}"
@@ -150,6 +161,12 @@ class At(Fact):
     def key(self) -> tuple[int, type]:
         return self.value
 
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        fact = cls(None)
+        fact.value = payload
+        return fact
+
     def name(self, naming: Naming, payload: Any) -> Name:
         found = naming.located(self.value[0])
         return Unnameable("it lies where no path leads to") if found is None else calling(place_of, found)
@@ -184,6 +201,10 @@ class Present(IsNot):
 
     def __init__(self) -> None:
         self.value = NOWHERE
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls()
 
     def __str__(self) -> str:
         return "is there"
@@ -343,6 +364,10 @@ class _OfClass(Fact):
     def key(self) -> int:
         return id(self.value)
 
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls(*payload)
+
     def payload(self, locate: Callable) -> tuple[type, bool]:
         return self.value, self.answer
 
@@ -384,10 +409,10 @@ class _OfTwo(Fact):
     """Of the object and the one at another source, ``value``."""
 
     __slots__ = ()
-    words = other = ""
+    relation = other = ""
 
     def __str__(self) -> str:
-        return f"is {self.words} {self.value}"
+        return f"is {self.relation} {self.value}"
 
     @property
     def key(self) -> object:
@@ -396,25 +421,32 @@ class _OfTwo(Fact):
     def payload(self, locate: Callable) -> int:
         return locate(self.value)
 
+    def words(self) -> str:
+        return str(self.value)
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls(words)
+
     def mismatch(self, found: object) -> str:
-        return f"expected {self.words} {self.value}, found {self.other}"
+        return f"expected {self.relation} {self.value}, found {self.other}"
 
 
 class Same(_OfTwo):
     __slots__ = ()
-    kind, words, other = "same", "the same object as", "another object"
+    kind, relation, other = "same", "the same object as", "another object"
 
 
 class Distinct(_OfTwo):
     __slots__ = ()
-    kind, words, other = "distinct", "another object than", "the same object"
+    kind, relation, other = "distinct", "another object than", "the same object"
 
 
 class NoAlias(_OfTwo):
     """The memory that two tensors reach does not overlap."""
 
     __slots__ = ()
-    kind, words, other = "no_alias", "in memory apart from", "shared memory"
+    kind, relation, other = "no_alias", "in memory apart from", "shared memory"
 
 
 class Apart(Fact):
@@ -433,6 +465,13 @@ class Apart(Fact):
 
     def payload(self, locate: Callable) -> tuple[tuple[int, ...], ...]:
         return tuple(map(locate, self.changed)), tuple(map(locate, self.others))
+
+    def words(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(map(str, self.changed)), tuple(map(str, self.others))
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls(*words)
 
     def __str__(self) -> str:
         return f"memory apart from {', '.join(map(str, (*self.changed, *self.others)))}"
@@ -457,6 +496,13 @@ class Shares(Fact):
 
     def payload(self, locate: Callable) -> tuple[int, ...]:
         return locate(self.value), self.distance
+
+    def words(self) -> tuple[str, int]:
+        return str(self.value), self.distance
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls(*words)
 
     def __str__(self) -> str:
         return f"memory of which {self.value} shows a part {self.distance} bytes further on"
@@ -513,17 +559,28 @@ class GlobalState(Fact):
     """Torch's state in this thread is what it was when the program was made. ``read``: which parts of it that few
     programs read were read, see ``guards.narrowed_state``."""
 
-    __slots__ = ("read",)
+    __slots__ = ("read", "modes")
     kind = "global_state"
     of_object = False
 
     def __init__(self) -> None:
         self.value = None
         self.read: set[str] = set()
+        self.modes: tuple[tuple[str, str], ...] = ()
 
     def payload(self, locate: Callable) -> tuple[int, ...]:
         self.value = guards.narrowed_state(guards.global_state_snapshot(), self.read)
+        self.modes = guards.function_modes()
         return self.value
+
+    def name(self, naming: Naming, payload: Any) -> Name:
+        return calling(guards.state_under, Value(payload), Value(self.modes)) if self.modes else Value(payload)
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        fact = cls()
+        fact.value = payload
+        return fact
 
     def __str__(self) -> str:
         return "torch's state"
@@ -553,6 +610,16 @@ class Dims(Fact):
     def payload(self, locate: Callable) -> tuple[tuple[int, ...], tuple[tuple[str | int, ...], ...], tuple[tuple, ...]]:
         sizes, self.sizes = self.sizes, None
         return sizes.payload(locate)
+
+    def words(self) -> tuple:
+        return self.symbols, self.conditions, self.value
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        fact = cls.__new__(cls)
+        fact.sizes = None
+        fact.symbols, fact.conditions, fact.value = words
+        return fact
 
     def __str__(self) -> str:
         return self.value
@@ -596,6 +663,13 @@ class Numbers(Fact):
     def payload(self, locate: Callable) -> tuple[Any, tuple[int, ...]]:
         sources, self.sources = self.sources, ()
         return self.program, tuple(map(locate, sources))
+
+    def words(self) -> str:
+        return self.value
+
+    @classmethod
+    def retold(cls, payload: Any, words: Any) -> Fact:
+        return cls(words, payload[0], ())
 
     def __str__(self) -> str:
         return self.value

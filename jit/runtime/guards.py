@@ -66,6 +66,7 @@ import torch
 
 from jit import logs, torch_private
 from jit.runtime import native
+from jit.runtime.names import Unbound
 
 _log = logs.channel("guards")
 
@@ -161,10 +162,28 @@ def global_state_snapshot() -> tuple:
     return native().global_state_snapshot()
 
 
+def function_modes() -> tuple[tuple[str, str], ...]:
+    """The torch function modes of this thread, that of a default device among them: (class, device) of each."""
+    return tuple((f"{type(mode).__module__}.{type(mode).__qualname__}", str(getattr(mode, "device", "")))
+                 for mode in torch_private.function_modes())
+
+
+def state_under(snapshot: tuple, modes: tuple[tuple[str, str], ...]) -> tuple:
+    """A snapshot of another process, under these torch function modes, as this one has it: where classes lie differs.
+    Raises Unbound where other modes are on."""
+    if not modes:
+        return snapshot
+    if function_modes() != modes:
+        raise Unbound("other torch function modes are on")
+    at = _STATE_FIELDS.index(_MODES)
+    return (*snapshot[:at], global_state_snapshot()[at], *snapshot[at + 1:])
+
+
 _UNREAD = -2
+_MODES = "torch function modes and default device"
 _STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
                  "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
-                 "deterministic algorithms", "torch function modes and default device",
+                 "deterministic algorithms", _MODES,
                  "torch function state", "attention kernels", "anomaly mode and cuDNN switches",
                  "settings of autocast")  # fmt: skip
 _SELDOM_READ = ("attention", "switches", "autocast")  # the last fields

@@ -11,7 +11,8 @@ from typing import Any
 
 from jit.runtime import native
 from jit.runtime.guards import path
-from jit.runtime.names import Name, Naming, Unnameable, Value
+from jit.runtime.contents import Naming
+from jit.runtime.names import Name, Unnameable, Value
 from jit.runtime.plan import held_by_plan
 
 

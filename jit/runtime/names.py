@@ -114,8 +114,8 @@ class Reached(Name):
         return (self.of, *(payload for _, payload in self.steps))
 
     def bind(self, given: Mapping[str, object]) -> Any:
-        accessors = [(-1, "const", self.of.bind(given))]
-        accessors += [(k, kind, payload.bind(given)) for k, (kind, payload) in enumerate(self.steps)]
+        accessors = [(-1, "const", bound(self.of, given))]
+        accessors += [(k, kind, bound(payload, given)) for k, (kind, payload) in enumerate(self.steps)]
         return native().GuardProgram(tuple(accessors), ()).value((), len(self.steps))
 
     def then(self, *steps: tuple[str, Name]) -> Reached:
@@ -145,10 +145,39 @@ class Made(Name):
         return (self.function, *self.arguments)
 
     def bind(self, given: Mapping[str, object]) -> Any:
-        return self.function.bind(given)(*[argument.bind(given) for argument in self.arguments])
+        return bound(self.function, given)(*[bound(argument, given) for argument in self.arguments])
 
     def __str__(self) -> str:
         return f"{str(self.function).rpartition('.')[2]}({', '.join(map(str, self.arguments))})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Postponed(Name):
+    """A function of ours that few calls need, which is made when it is first called: its name is bound then."""
+
+    of: Name
+
+    def parts(self) -> tuple[Name, ...]:
+        return (self.of,)
+
+    def bind(self, given: Mapping[str, object]) -> Any:
+        return Later(self.of, {name.what: given[name.what] for name in self.of.all() if type(name) is Given})
+
+    def __str__(self) -> str:
+        return str(self.of)
+
+
+class Later:
+    """What ``Postponed`` gives: called as the function is."""
+
+    def __init__(self, name: Name, given: Mapping[str, object]) -> None:
+        self.name, self.given = name, given
+        self.function: Callable | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.function is None:
+            self.function = bind(self.name, self.given)
+        return self.function(*args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +193,30 @@ class Unnameable(Name):
         return f"(no name: {self.reason})"
 
 
+class Binding(dict):
+    """What the names of one entry are bound with: what is given, by what ``Given`` says, and what names that were bound
+    have led to, so that one name leads to one object."""
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        super().__init__(given)
+        self.found: dict[int, Any] = {}
+
+
+def bound(name: Name, given: Mapping[str, object]) -> Any:
+    """The object of a name that is part of another one."""
+    if type(given) is not Binding or type(name) is Value:
+        return name.bind(given)
+    found = given.found.get(id(name), given)
+    if found is given:
+        found = given.found[id(name)] = name.bind(given)
+    return found
+
+
 def bind(name: Name, given: Mapping[str, object] = types.MappingProxyType({})) -> Any:
     """The object of a name in this process. Raises Unbound where there is none."""
     try:
-        return name.bind(given)
-    except (ImportError, AttributeError, KeyError) as error:
+        return bound(name, given)
+    except (ImportError, AttributeError, LookupError) as error:
         raise Unbound(f"{name}: {error}") from error
 
 
@@ -205,7 +253,10 @@ def _full_name(cls: type) -> str:
 
 def calling(function: Callable, *arguments: Name) -> Made:
     """The name of what a function or class of ours gives; it has to be importable."""
-    return Made(Importable(function.__module__, function.__qualname__), arguments)
+    return Made(_importable(function.__module__, function.__qualname__), arguments)
+
+
+_importable = functools.lru_cache(4096)(Importable)  # one name for what entries name often
 
 
 def tuple_of(*items: object) -> tuple:
@@ -256,6 +307,11 @@ def _name_of_weak(naming: Naming, reference: Any) -> Name:
     return Unnameable("its object is gone") if obj is None else calling(weak, naming.name(obj))
 
 
+@rule(Later)
+def _name_of_later(naming: Naming, function: Later) -> Name:
+    return Postponed(function.name)
+
+
 @rule("jit.runtime.native.Unhooked")
 def _name_of_unhooked(naming: Naming, call: Any) -> Name:
     return calling(unhooked, naming.name(call.fn))
@@ -272,6 +328,12 @@ def made(result: Callable, maker: Callable, *arguments: object) -> Callable:
     # Its number, since what wraps a function has a copy of its attributes.
     result._jit_made = id(result), maker, arguments  # type: ignore[attr-defined]
     return result
+
+
+def made_later(result: Callable, maker: Callable, *arguments: object) -> Callable:
+    """The same of what few calls need: another process makes it once it is called."""
+    result._jit_postponed = True  # type: ignore[attr-defined]
+    return made(result, maker, *arguments)
 
 
 # ---- finding names --------------------------------------------------------------------------------------------------
@@ -300,12 +362,14 @@ class Naming:
         self.given = given
         self.known: dict[int, tuple[object, Name]] = {}  # what paths lead to
         self.codes: dict[int, tuple[object, Name]] = {}  # of named functions, with the code objects inside them
+        self.named_before: dict[int, tuple[object, Name]] | None = None
         self.places: dict[int, Name] = {}  # address of an object that is known by its place alone -> a path to it
         for what, obj in given.items():
             self.know(obj, Given(what))
         for _ in range(2):  # the root of one path may be what another leads to
             for program in programs:
                 self.learn(program)
+        self.named_before = {}  # from here on one object has one name
 
     def know(self, obj: Any, name: Name) -> None:
         """A path leads to an object."""
@@ -393,6 +457,15 @@ class Naming:
             return Value(obj)
         if cls in (tuple, frozenset):
             return self.items(obj, self.name)
+        if self.named_before is None:
+            return self.found(obj)
+        before = self.named_before.get(id(obj))
+        if before is None:
+            before = self.named_before[id(obj)] = obj, self.found(obj)
+        return before[1]
+
+    def found(self, obj: object) -> Name:
+        """The name of an object that is no constant."""
         for at in _ways:
             name = at(self, obj)
             if name is not None:
@@ -436,7 +509,8 @@ class Naming:
             return found(self, obj)
         number, maker, arguments = _attributes(obj).get("_jit_made", (None, None, ()))
         if number == id(obj):
-            return calling(maker, *map(self.data, arguments))
+            name = calling(maker, *map(self.data, arguments))
+            return Postponed(name) if _attributes(obj).get("_jit_postponed") else name
         if type(obj).__module__.partition(".")[0] != "jit":
             return None
         if type(obj).__reduce__ is not object.__reduce__:
@@ -516,7 +590,7 @@ def _imported(naming: Naming, obj: Any) -> Name | None:
             while found is not None and found is not obj and steps < 4:
                 found, steps = _wrapped(found), steps + 1
             if found is obj and obj is not None:
-                name = Importable(home, path)
+                name = _importable(home, path)
                 return then(name, *[("getattr", Value("__wrapped__"))] * steps) if steps else name
     return None
 
@@ -568,8 +642,10 @@ def _module_dict(naming: Naming, found: dict) -> Name | None:
 
 def _enum_member(naming: Naming, obj: enum.Enum) -> Name | None:
     cls, member = naming.name(type(obj)), str(obj.name)
-    found = type(cls) is Importable and getattr(type(obj), member, None) is obj
-    return Importable(cls.module, f"{cls.path}.{member}") if found else None  # type: ignore[attr-defined]
+    if type(cls) is Importable and getattr(type(obj), member, None) is obj:
+        return Importable(cls.module, f"{cls.path}.{member}")
+    # Several flags are found by their number.
+    return Made(cls, (Value(obj.value),)) if isinstance(obj, enum.Flag) and type(obj)(obj.value) is obj else None
 
 
 def _attribute(naming: Naming, owner: object, attribute: str) -> Name | None:
@@ -621,6 +697,12 @@ def _descriptor(naming: Naming, descriptor: Any) -> Name | None:
     return None
 
 
+def _reduced(naming: Naming, obj: Any) -> Name:
+    """As it is pickled."""
+    function, arguments = obj.__reduce__()
+    return Made(naming.name(function), tuple(map(naming.data, arguments)))
+
+
 def _again(module: str, cls: str, name: Callable[[Naming, object], Name], *parts: str) -> Callable:
     """The function for a class of Python's that makes the object again of these attributes, each named by ``name``."""
     return lambda naming, obj: Made(Importable(module, cls), tuple(name(naming, getattr(obj, at)) for at in parts))
@@ -635,7 +717,7 @@ _OF_CLASSES: dict[type, Callable[[Naming, Any], Name | None]] = {
     **dict.fromkeys((types.BuiltinMethodType, types.MethodWrapperType), lambda naming, method:
         _attribute(naming, method.__self__, method.__name__)),
     types.MethodType: _again("types", "MethodType", Naming.name, "__func__", "__self__"),
-    types.GenericAlias: _again("types", "GenericAlias", Naming.name, "__origin__", "__args__"),
+    types.GenericAlias: lambda naming, alias: _reduced(naming, alias),
     slice: _again("builtins", "slice", Naming.data, "start", "stop", "step"),
     torch_private.OpOverloadPacket: lambda naming, packet:
         calling(operator_of, Value(str(packet).replace(".", "::", 1)), Value(None)),

@@ -17,9 +17,10 @@ from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import PRODUCT, RUNTIME, SCRATCH, STREAM, TRANSPOSE
 from jit.recent import Recent
+from jit.runtime import libraries
 
 _lock = threading.Lock()
-_addresses = Recent(2048)  # kernel name -> toolchain.Address; what is in no plan and leaves here is unloaded
+_addresses = Recent(2048)  # kernel name -> libraries.Address; what is in no plan and leaves here is unloaded
 _texts = Recent(2048)
 KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kernels on
 
@@ -79,9 +80,9 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
             groups = _balanced(list(missing.items()), count)
             sources = [unit([text for _, text in group]) for group in groups]
             for group, path in zip(groups, toolchain.build(sources)):
-                library = toolchain.load(path)
+                library = libraries.load(path)
                 for name, _ in group:
-                    found[name] = _addresses[name] = toolchain.address(library, name)
+                    found[name] = _addresses[name] = libraries.address(library, name)
     return {k: found[name] for k, (name, _) in named.items()}
 
 

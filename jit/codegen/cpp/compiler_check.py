@@ -23,10 +23,10 @@ from typing import Optional
 import torch
 
 from jit import logs
-from jit.codegen import cache, reference, toolchain
+from jit.codegen import reference, toolchain
 from jit.codegen.cpp import ops, support
 from jit.errors import CompileError
-from jit.runtime import native
+from jit.runtime import cache, native
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 BOOL, U8, I8, I16, I32, I64 = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ... import devices, logs
 from ...errors import CompileError
-from .. import cache
+from ...runtime import cache
 from . import counts, interleaved, thin, totals, vectors  # noqa: F401  (they write kernels of their kinds)
 from . import worker, workers
 from .emit import Source, emit

@@ -68,15 +68,14 @@ def _class(s: Session, value: Value) -> type:
 
 def answered(s: Session, cls, target: type) -> bool:
     """What ``issubclass`` says where ``target`` keeps a memory of its answers, as abstract classes and protocols do: a
-    yes is for ever, a no until something is registered."""
+    yes is for ever in one process, a no until something is registered."""
     try:
         found = issubclass(cls, target)
     except Exception as error:  # of the program's own __subclasscheck__
         raise Unsupported(f"issubclass() raises {type(error).__name__}: {error}", kind="special-method") from None
     if id(cls) in s.heap.templates:
         raise Unsupported("an abstract class is asked of a class made while capturing", kind="special-method")
-    if not found:
-        s.guards.add(src.Const(cls, cls.__qualname__), facts.Subclass(target, False))
+    s.guards.add(src.Const(cls, cls.__qualname__), facts.Subclass(target, found))
     return found
 
 

@@ -443,13 +443,24 @@ def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target = args[0]
     if isinstance(target, MethodValue):
         real = target.fn.pin_object(s)
+        pin_defaults(s, target.fn)
         obj = inspect.signature(real)
         parameters = list(obj.parameters.values())[1:]
         obj = obj.replace(parameters=parameters)
     else:
         obj = inspect.signature(target.pin(s) if not target.is_function else stand_in(s, target) if target.obj is None
                                 else target.pin_object(s))
-    return s.wrap(obj, src.Const(obj, "signature", owned=True))
+        pin_defaults(s, target)
+    return s.wrap(obj, src.Const(obj, "signature", made=True))
+
+
+def pin_defaults(s: Session, fn: Value) -> None:
+    """Rely on the defaults of a function, which are in its signature."""
+    for name in ("__defaults__", "__kwdefaults__") if fn.is_function else ():
+        found = fn.getattr(s, name)
+        values = [] if found.is_nothing(s) else found.load(s)
+        for value in (pair[1] for pair in values.values()) if isinstance(values, dict) else values:
+            value.const(s) if value.is_const() else value.pin(s)
 
 
 @on_call(types.FunctionType.__get__)

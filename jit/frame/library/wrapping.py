@@ -39,12 +39,18 @@ wrapper(list)(lambda s, obj, source: ListValue(None, type(obj), obj, source))
 wrapper(tuple)(lambda s, obj, source: TupleValue(None, type(obj), obj, source))
 wrapper(dict)(lambda s, obj, source: DictValue(None, type(obj), obj, source))
 wrapper(set, frozenset)(lambda s, obj, source: SetValue(None, type(obj), obj, source))
-wrapper(collections.deque)(lambda s, obj, source: DequeValue(None, type(obj), obj, source))
 wrapper(type)(lambda s, obj, source: ClassValue(obj, source))
 wrapper(types.FunctionType)(lambda s, obj, source: FunctionValue(obj, source))
 wrapper(types.ModuleType)(lambda s, obj, source: PyModuleValue(obj, source))
 wrapper(types.CellType)(lambda s, obj, source: CellValue(real=obj, source=source))
 wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
+
+
+@wrapper(collections.deque)
+def wrap_deque(s: Session, obj: collections.deque, source: Source | None) -> DequeValue:
+    if source is not None:
+        s.guards.add(src.GetAttr(source, "maxlen"), facts.Equals(obj.maxlen))
+    return DequeValue(None, type(obj), obj, source)
 
 
 # What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11
@@ -112,15 +118,15 @@ def wrap_partial(s: Session, obj, source) -> PartialValue:
 
 @wrapper(types.MappingProxyType)
 def wrap_mapping_proxy(s: Session, obj: object, source: Source | None) -> DictValue:
-    """A read-only view, known by identity, of a dict that nothing changes any more (``Signature.parameters``, say)."""
+    """A read-only view of a dict: what that holds now."""
     if source is None or not source.watched:
         raise Unsupported("a mappingproxy as an argument", kind="opaque-container")
     s.guards.add(source, facts.identity(obj))
-    entries = {}
-    for k, v in obj.items():
-        key = s.wrap_key(k)
-        entries[key.hash_key(s)] = (key, s.wrap(v, src.Const(v)))
-    return DictValue(entries)
+    try:
+        behind = src.dict_behind(obj)
+    except TypeError:
+        raise Unsupported("a mappingproxy of what is no dict", kind="opaque-container") from None
+    return DictValue(dict(s.wrap(behind, src.Behind(source)).load(s)))
 
 
 @wrapper(*(type(iter(x)) for x in ([], (), range(0), {}, {}.items(), {}.values(),

@@ -1,0 +1,359 @@
+"""Entries on disk: a later process that has the same sources captures and compiles nothing that an earlier one has.
+
+What a function's entries are kept under says which function it is (its text and that of what it goes on in, by digest),
+how it was asked to be compiled, the options, and an outline of the call: what its arguments are, without sizes, and
+what the module that it belongs to is made of. Several entries may be kept under one such key; their guards say which
+one a call is for. A file has two parts, so that those for other calls cost little: what has to hold of the arguments,
+and the record of the entry (``jit/runtime/records.py``).
+
+What an entry relies on and guards do not see is written beside it: the digests of the modules that its names start from
+(``jit/runtime/sources.py``), and what its devices are. Where any of that differs, the entry is not used.
+
+Entries are written by a thread, when nothing has been compiled for a moment, and at the end of the process. What cannot
+be kept is told in the log channel ``cache``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import config, devices, logs
+from ..runtime import cache, native, records, sources
+from ..runtime import guards as native_guards
+from ..runtime.guards import TensorSpec
+from ..runtime.held import naming_of
+from ..runtime.names import Binding, Importable, Made, Name, Unbound, Value, bind, digest
+from . import breaks, writer
+from .histories import History, adopt, history_of
+from .resume import Resume, Resumed
+from .watching import Watching
+
+if TYPE_CHECKING:
+    from .capture import Captured
+    from .dispatch import Missed, Settings
+
+log = logs.channel("cache")
+# What is shown of a compilation is shown while something is compiled.
+_SHOWN = tuple(map(logs.channel, ("graph", "guards", "passes", "kernels", "templates", "bytecode", "plan")))
+_MOST = 32  # entries that are kept under one key
+_FIRST = ("tensor", "eq", "len", "truth", "type_is")  # checks on arguments that are asked before all others
+_ARGUMENTS = ("local", "item", "length", "type")
+_off = [False]
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What is known of a kept entry before its record is read.
+
+    Attributes:
+        name: of the function, for people.
+        modules: name -> digest of what the module says.
+        devices: device -> what code for it relies on (``Backend.facts``).
+        first: some of its guards, on the arguments alone.
+        graphs, kernels: how many there are in it.
+    """
+
+    name: str
+    modules: dict[str, str]
+    devices: dict[str, str]
+    first: records.Program
+    graphs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A kept entry: its record, what earlier captures have seen, and what is remembered of its own."""
+
+    record: records.Record
+    history: History
+    summary: Any
+    told: frozenset
+
+
+class Candidate:
+    """A file under the key of a call. ``fits`` and ``entry`` raise Unbound where it cannot be used here."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        data = cache.entries.get(key)
+        if data is None:
+            raise Unbound("it is gone, or damaged")
+        size = int.from_bytes(data[:8], "little")
+        self.header: Header = pickle.loads(data[8:8 + size])
+        self.rest = data[8 + size:]
+        self.kept: Kept | None = None
+        self.first: Any = None
+
+    def fits(self, values: tuple[object, ...]) -> bool:
+        """Whether a call with these locals may be one for the entry."""
+        if self.first is None:
+            self.first = self.header.first.bind(Binding({}))
+        return self.first.check(values)
+
+    def check_world(self) -> None:
+        """Raise Unbound where what it relies on besides its guards is not so here."""
+        for name, text in self.header.modules.items():
+            try:
+                same = sources.of_module(name) == text
+            except sources.Unknown as error:
+                raise Unbound(str(error)) from None
+            if not same:
+                raise Unbound(f"the module {name} has changed")
+        for device, text in self.header.devices.items():
+            if _facts(device) != text:
+                raise Unbound(f"{device} is another one")
+
+    def read(self) -> Kept:
+        if self.kept is None:
+            self.kept = pickle.loads(self.rest)
+            self.rest = b""
+        return self.kept
+
+
+def off() -> None:
+    """Read nothing from disk any more in this process: what is compiled from here on is compiled."""
+    _off[0] = True
+
+
+def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tuple[object, ...]) -> str | None:
+    """What the entries for a call are kept under; None where none are kept."""
+    settings = missed.settings
+    if not settings.option("entry_cache") or settings.on_capture is not None:
+        return None
+    backend = _backend_name(settings)
+    if backend is None:
+        return None
+    try:
+        versions = sources.versions()
+    except (sources.Unknown, OSError) as error:
+        log(f"nothing is kept: {error}")
+        return None
+    bound = missed.bound
+    owner = bound() if callable(bound) and not isinstance(bound, torch.nn.Module) else bound
+    names = type(owner)
+    return cache.key(
+        versions, backend, repr((settings.fullgraph, settings.dynamic, settings.quiet, missed.dynamic.resumed)),
+        repr(sorted((name, settings.option(name)) for name, option in config.OPTIONS.items() if option.compiled)),
+        repr((fn.__module__, fn.__qualname__)), repr(_said(fn.__code__)),
+        repr(_said(getattr(fn, "_jit_resumed", None))), repr(_said(getattr(dispatcher, "_jit_made", (0, 0, ()))[2:])),
+        f"{names.__module__}.{names.__qualname__}", _structure(owner),
+        repr([_outline(value) for value in values]), repr(native().global_state_snapshot()[:7]), _group())
+
+
+def _group() -> str:
+    """Which of how many processes this is that work together."""
+    group = torch.distributed
+    if not group.is_available() or not group.is_initialized():
+        return ""
+    return f"{group.get_rank()} of {group.get_world_size()}, {group.get_backend()}"
+
+
+def _backend_name(settings: Settings) -> str | None:
+    """The name of the backend if that is one of ours, whose graphs are made of nothing but what it is given."""
+    backend = settings.backend
+    return backend.__qualname__ if backend.__module__ == "jit.backends" and "<" not in backend.__qualname__ else None
+
+
+def _said(obj: Any) -> object:
+    """What functions are told apart by."""
+    if isinstance(obj, types.CodeType):
+        return digest(obj)
+    if isinstance(obj, tuple):
+        return tuple(map(_said, obj))
+    if isinstance(obj, Resume):
+        return digest(obj.code), obj.params, obj.freevars
+    if isinstance(obj, Resumed):
+        return digest(obj.code), obj.qualname, obj.globals.get("__name__"), obj.closure is None
+    return obj if isinstance(obj, (str, int, float, type(None))) else type(obj).__qualname__
+
+
+def _structure(module: Any) -> str:
+    """What a module is made of, in short."""
+    if not isinstance(module, torch.nn.Module):
+        return ""
+    text, left = hashlib.sha256(), [module]
+    while left:
+        found = vars(left.pop())
+        for table in ("_parameters", "_buffers"):
+            for name, tensor in list((found.get(table) or {}).items()):
+                text.update(repr((name, _outline(tensor), tuple(getattr(tensor, "shape", ())))).encode())
+        text.update(repr(found.get("training")).encode())
+        for name, child in list((found.get("_modules") or {}).items()):
+            text.update(f"{name} {type(child).__qualname__}\n".encode())
+            if isinstance(child, torch.nn.Module):
+                left.append(child)
+    return text.hexdigest()
+
+
+def _outline(value: object) -> object:
+    """What entries for other values would be other ones for."""
+    if isinstance(value, torch.Tensor):
+        return type(value).__qualname__, str(value.dtype), value.device.type, value.dim(), value.requires_grad
+    return type(value).__module__, type(value).__qualname__
+
+
+def find(missed: Missed, dispatcher: Any, fn: types.FunctionType, values: tuple[object, ...], key: str) -> Any:
+    """An entry for a call from what is kept on disk, which the dispatcher then has; None where there is none."""
+    if _off[0] or any(_SHOWN):
+        return None
+    for name in cache.entries.group(key):
+        if name in missed.loaded:
+            continue
+        try:
+            found = missed.candidates.get(name)
+            if found is None:
+                found = missed.candidates[name] = Candidate(name)
+            if found.fits(values):
+                entry = _entry(found, missed, dispatcher, fn, values)
+                if entry is not None:
+                    return entry
+        except Unbound as error:
+            log(f"{fn.__qualname__}: {name} is not used: {error}")
+        except Exception as error:  # whatever is wrong with what lies there, the function can be compiled
+            log(f"{fn.__qualname__}: {name} cannot be used: {type(error).__name__}: {error}")
+            missed.loaded.add(name)
+    return None
+
+
+def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.FunctionType,
+           values: tuple[object, ...]) -> Any:
+    """The entry of a candidate if its guards hold."""
+    found.check_world()
+    kept = found.read()
+    record = kept.record
+    given = Binding(_given(missed, dispatcher, fn, values))
+    program = record.guards.bind(given)
+    if not program.check(values):
+        if log:
+            log(f"{fn.__qualname__}: {found.key} does not fit: {native_guards.explain(program, values)}")
+        return None
+    target = None if record.code is None else record.code.bind(given)
+    region = None if record.region is None else bind(record.region, given)
+    circumstances = record.circumstances.bind(given)
+    if kept.history.captures >= len(missed.captures):
+        adopt(kept.history, missed, given)
+    for reason in kept.summary.breaks:
+        breaks.log(reason)
+    missed.loaded.add(found.key)
+    del missed.candidates[found.key]
+    entry = missed.add(dispatcher, program, target, region, circumstances, kept.summary, kept.told)
+    entry.stored_as = found.key
+    for obj in list(given.found.values()):
+        if isinstance(obj, Watching):
+            obj.watch(missed, dispatcher, entry)
+    log(f"{fn.__qualname__}: read from disk ({found.header.graphs} graphs, {len(record.guards.checks)} guards)")
+    return entry
+
+
+def _given(missed: Missed, dispatcher: Any, fn: types.FunctionType, values: tuple[object, ...]) -> dict[str, object]:
+    """What the names of an entry start from."""
+    given: dict[str, object] = {f"argument {k}": value for k, value in enumerate(values)}
+    given["function"], given["settings"] = fn, missed.settings
+    bound = missed.bound
+    if type(dispatcher) is native().BoundDispatcher:
+        given["self"] = dispatcher.__self__
+    elif bound is not None:
+        given["self"] = bound() if callable(bound) and not isinstance(bound, torch.nn.Module) else bound
+    return given
+
+
+def keep(missed: Missed, dispatcher: Any, entry: Any, captured: Captured, key: str) -> None:
+    """Have a new entry written to disk soon."""
+    if captured.failed:
+        return
+    summary, told = captured.summary(), captured.told
+    writer.add(lambda: _write(missed, entry, summary, told, key), dispatcher)
+
+
+def _write(missed: Missed, entry: Any, summary: Captured, told: frozenset, key: str) -> None:
+    """Write an entry to disk."""
+    dispatcher = entry.owner
+    if dispatcher is None or not any(entry is known for known in dispatcher.entries):
+        return
+    name = dispatcher.__wrapped__.__qualname__
+    try:
+        record = records.record_of(entry)
+        modules = sources.of_modules(record.modules())
+        graphs = int(summary.graph is not None)
+        header = Header(name, modules, {device: _facts(device) for device in sorted(_devices(record))},
+                        _first(record.guards), graphs)
+        kept = Kept(record, history_of(missed, naming_of(entry)), summary, told)
+        start, rest = pickle.dumps(header, pickle.HIGHEST_PROTOCOL), pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+    except (records.Unnamed, sources.Unknown) as error:
+        log(f"{name} is not kept: {error}")
+        return
+    except Exception as error:  # an entry that is not kept is compiled again
+        log(f"{name} cannot be kept: {type(error).__name__}: {error}")
+        return
+    data = len(start).to_bytes(8, "little") + start + rest
+    entry.stored_as = f"{key}/{hashlib.sha256(rest).hexdigest()[:32]}"
+    missed.loaded.add(entry.stored_as)
+    try:
+        cache.entries.put_there(entry.stored_as, data)
+        for old in cache.entries.group(key)[_MOST:]:
+            cache.entries.remove(old)
+    except OSError as error:
+        log(f"{name} is not kept: {error}")
+        return
+    log(f"{name}: kept on disk ({len(data)} bytes)")
+
+
+def forget(entry: Any) -> None:
+    """An entry has turned out to be of no use: later processes are not to have it."""
+    name = getattr(entry, "stored_as", None)
+    if name is not None:
+        cache.entries.remove(name)
+
+
+def _facts(device: str) -> str:
+    found = torch.device(device)
+    return devices.backend(found).facts(found)
+
+
+def _devices(record: records.Record) -> set[str]:
+    """The devices that a record speaks of, the host among them."""
+    found, seen, left = {"cpu"}, set(), list(record.names())
+    while left:
+        name = left.pop()
+        if id(name) not in seen:
+            seen.add(id(name))
+            left += name.parts()
+            if type(name) is Value and type(name.value) is torch.device and devices.backend(name.value).memory:
+                found.add(str(name.value))
+    return found
+
+
+def _first(program: records.Program) -> records.Program:
+    """The guards on arguments that name nothing but classes and constants."""
+    kept: dict[int, int] = {}
+    accessors, checks = [], []
+
+    def keep_accessor(k: int) -> int | None:
+        if k not in kept:
+            parent, kind, payload, text, _ = program.accessors[k]
+            above = -1 if parent < 0 else keep_accessor(parent)
+            if above is None or kind not in _ARGUMENTS or parent < 0 and kind != "local" or not _plain(payload):
+                return None
+            accessors.append((above, kind, payload, text, None))
+            kept[k] = len(accessors) - 1
+        return kept[k]
+
+    for at, kind, payload, cls, words, _ in program.checks:
+        if kind in _FIRST and at >= 0 and _plain(payload):
+            place = keep_accessor(at)
+            if place is not None:
+                checks.append((place, kind, payload, cls, words, None))
+    return records.Program(tuple(accessors), tuple(checks))
+
+
+def _plain(name: Name) -> bool:
+    if type(name) is Made:
+        return name.function == Importable(TensorSpec.__module__, TensorSpec.__qualname__) and all(
+            map(_plain, name.arguments))
+    return type(name) in (Value, Importable)

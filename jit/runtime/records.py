@@ -1,0 +1,214 @@
+"""Entries as records: all that an entry is, said by names, so that another process can make it again.
+
+A record is plain data, which can be pickled. ``record_of`` writes one of an entry; ``Record.bind`` makes the guard
+program and the rewritten function again from what their names lead to there.
+
+What is known by identity needs care. A constant, such as a float that a class has, is another object there, so it has
+to be equal and not the same. What has no name but the way to it is the object that lies there now, and everything that
+was relied on about it is a fact of its own. And objects that were different here have to be different there: that they
+are is what being known by identity has said of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import marshal
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jit.runtime import guards
+from jit.runtime.facts import Fact
+from jit.runtime.held import naming_of
+from jit.runtime.holding import behind
+from jit.runtime.names import Binding, Importable, Name, Naming, Unbound, Unnameable, Value, bind, calling
+
+_ONE_OF_A_KIND = (type(None), bool, type(Ellipsis), type(NotImplemented))
+
+
+class Unnamed(Exception):
+    """An entry holds what only this process has; the text says what and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A guard program.
+
+    Attributes:
+        accessors: (parent, kind, payload, text, object) of each.
+        checks: (accessor, kind, payload, class of the fact, its words, object) of each. ``object`` is a number for the
+            one that is known by identity, which others have who speak of the same one; None where none is.
+    """
+
+    accessors: tuple[tuple[int, str, Name, str, int | None], ...]
+    checks: tuple[tuple[int, str, Name, type[Fact], Any, int | None], ...]
+
+    def names(self) -> Iterator[Name]:
+        yield from (payload for _, _, payload, *_ in self.accessors)
+        yield from (payload for _, _, payload, *_ in self.checks)
+
+    def bind(self, given: Binding) -> Any:
+        """The native guard program. Raises Unbound."""
+        known: dict[int, int] = {}
+
+        def tell_apart(address: int, number: int, name: Name) -> None:
+            if known.setdefault(address, number) != number:
+                raise Unbound(f"{name} is the same object as another one")
+
+        accessors, checks = [], []
+        for parent, kind, payload, text, number in self.accessors:
+            found = bind(payload, given)
+            accessors.append((parent, kind, found, text))
+            if number is not None:
+                tell_apart(id(found), number, payload)
+        for at, kind, payload, cls, words, number in self.checks:
+            found = bind(payload, given)
+            fact = cls.retold(found, words)
+            checks.append((at, kind, fact.value if kind == "is" else found, fact))
+            if number is not None:
+                tell_apart(found[0] if kind == "at" else id(found), number, payload)
+        return guards.program(accessors, checks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """A rewritten function.
+
+    Attributes:
+        code: its code object without constants, written by ``marshal``.
+        blocks: (offset, name) of its blocks.
+    """
+
+    code: bytes
+    constants: tuple[Name, ...]
+    globals: Name
+    name: str
+    blocks: tuple[tuple[int, str], ...]
+
+    def bind(self, given: Binding) -> types.FunctionType:
+        """The function. Raises Unbound."""
+        constants = tuple([bind(name, given) for name in self.constants])
+        code = marshal.loads(self.code).replace(co_consts=constants)
+        made = types.FunctionType(code, bind(self.globals, given), self.name)
+        made._jit_blocks = list(self.blocks)  # type: ignore[attr-defined]
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """An entry.
+
+    Attributes:
+        guards: what it relies on.
+        circumstances: what it was made under.
+        code: what is called; None: the original runs.
+        region: what the frame hook serves, or None.
+    """
+
+    guards: Program
+    circumstances: Program
+    code: Code | None
+    region: Name | None
+
+    def names(self) -> Iterator[Name]:
+        """All that it holds."""
+        yield from self.guards.names()
+        yield from self.circumstances.names()
+        if self.code is not None:
+            yield self.code.globals
+            yield from self.code.constants
+        if self.region is not None:
+            yield self.region
+
+    def modules(self) -> set[str]:
+        """The modules that names start from: what these say is relied on."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        left = list(self.names())
+        while left:
+            name = left.pop()
+            if id(name) not in seen:
+                seen.add(id(name))
+                left += name.parts()
+                if type(name) is Importable:
+                    found.add(name.module)
+        return found
+
+    def binding(self, given: Mapping[str, object]) -> Binding:
+        """What the parts of this record are bound with, together."""
+        return Binding(given)
+
+
+def record_of(entry: Any) -> Record:
+    """The record of an entry. Raises Unnamed."""
+    naming = naming_of(entry)
+    target = entry.target
+    if target is not None and not isinstance(target, types.FunctionType):
+        raise Unnamed(f"what it calls is no function but {target!r}")
+    record = Record(_program(entry.guards, naming), _program(entry.circumstances, naming),
+                    None if target is None else _code(target, naming),
+                    None if entry.region is None else naming.name(entry.region))
+    for name in record.names():
+        reason = name.why_not()
+        if reason:
+            raise Unnamed(reason)
+    return record
+
+
+def _program(program: Any, naming: Naming) -> Program:
+    accessors, checks = [], []
+    numbers: dict[int, int] = {}
+
+    def number(obj: Any, name: Name) -> int | None:
+        return None if type(name) is Value else numbers.setdefault(id(obj), len(numbers))
+
+    for k, (parent, kind, *rest) in enumerate(program.accessors):
+        payload = rest[0] if rest else None
+        if kind == "weak":
+            payload = behind(payload) if not callable(payload) else payload()
+        gone = kind == "weak" and payload is None
+        name = Unnameable("its object is gone") if gone else naming.name(payload)
+        root = parent < 0 and kind in ("const", "weak")
+        accessors.append((parent, kind, name, guards.path(program.accessors, k),
+                          number(payload, name) if root else None))
+    for at, kind, payload, fact in program.checks:
+        name, known = fact.name(naming, payload), None
+        if kind == "is":
+            kind, name = _identity(naming, behind(payload))
+            known = number(behind(payload), name)
+        elif kind == "at":
+            known = numbers.setdefault(payload[0], len(numbers))
+        checks.append((at, kind, name, type(fact), fact.words(), known))
+    return Program(tuple(accessors), tuple(checks))
+
+
+def _identity(naming: Naming, obj: Any) -> tuple[str, Name]:
+    """The kind of check and the name for an object that something has to be."""
+    name = naming.name(obj)
+    if type(obj) in (tuple, frozenset):
+        way = naming.known.get(id(obj))
+        if way is None:
+            return "is", Unnameable(f"a {type(obj).__name__} that is known by identity")
+        return "is", calling(same_items, way[1], name)
+    if type(name) is Value and not isinstance(obj, _ONE_OF_A_KIND):
+        return "eq", name
+    return "is", name
+
+
+def same_items(found: Any, expected: Any) -> Any:
+    """``found``, which has no name but the way to it, if it holds what another process has seen there."""
+    if type(found) is not type(expected) or len(found) != len(expected):
+        raise Unbound("a tuple has other items")
+    pairs = zip(found, expected) if isinstance(found, tuple) else ((found, expected),)
+    if not all(a is b or type(a) is type(b) and a == b for a, b in pairs):
+        raise Unbound("a tuple has other items")
+    return found
+
+
+def _code(target: Any, naming: Naming) -> Code:
+    code = target.__code__
+    if code.co_freevars:
+        raise Unnamed("the rewritten function has cells")
+    constants = tuple([naming.name(constant) for constant in code.co_consts])
+    return Code(marshal.dumps(code.replace(co_consts=())), constants, naming.name(target.__globals__), target.__name__,
+                tuple(target._jit_blocks))
