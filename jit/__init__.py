@@ -9,12 +9,13 @@ if versions.refusal() is None:
                       cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,
                       mark_dynamic, mark_static, mark_unbacked, nested_compile_region, reset, set_stance,
                       substitute_in_graph, verify)
+    from .saving import load, save
 else:
     from .uncompiled import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count,
                              compile_in_place, cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling,
                              is_dynamo_compiling, mark_dynamic, mark_static, mark_unbacked, nested_compile_region,
-                             reset, set_stance, substitute_in_graph, verify)
-from .errors import CompileError, JitError, PassError, RecompileError, Unsupported
+                             load, reset, save, set_stance, substitute_in_graph, verify)
+from .errors import CompileError, JitError, LoadError, PassError, RecompileError, Unsupported
 
 def __getattr__(name: str) -> object:
     if name in ("interop", "fx"):  # loads torch.fx
@@ -23,8 +24,8 @@ def __getattr__(name: str) -> object:
 
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "Explanation", "JitError", "PassError", "RecompileError", "Unsupported",
+__all__ = ["CompileError", "Explanation", "JitError", "LoadError", "PassError", "RecompileError", "Unsupported",
            "allow_in_graph", "assume_constant_result", "compile", "compile_count", "compile_in_place", "config",
            "cudagraph_mark_step_begin", "disable", "explain", "graph_break", "is_compiling", "is_dynamo_compiling",
-           "mark_dynamic", "mark_static", "mark_unbacked", "nested_compile_region", "reset", "set_stance",
+           "load", "mark_dynamic", "mark_static", "mark_unbacked", "nested_compile_region", "reset", "save", "set_stance",
            "substitute_in_graph", "verify"]

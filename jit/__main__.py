@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from jit import commands
 from jit.errors import CompileError
 from jit.runtime import doctor
 
@@ -24,7 +25,9 @@ def _compiled_loops() -> str:
 
 
 COMMANDS = {
+    "cache": (commands.cache_command, "what is kept on disk: ls, stats, verify, clear"),
     "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
+    "warm": (commands.warm_command, "run a script, and keep what is compiled in it"),
 }
 
 

@@ -70,5 +70,9 @@ class PassError(JitError):
     """A pass of the user's has raised, or left a graph that is none; the message names the pass."""
 
 
+class LoadError(JitError):
+    """What was saved cannot be used here, or nothing could be saved; the message says why."""
+
+
 class GuardError(JitError):
     """A guard cannot be expressed or was false for the very inputs it was made from."""

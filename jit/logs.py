@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from typing import Callable
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -29,15 +30,18 @@ CHANNELS = {
 class Channel:
     """One named log; true when it is enabled, called with text to write a record."""
 
-    __slots__ = ("name", "enabled")
+    __slots__ = ("name", "enabled", "listener")
 
     def __init__(self, name: str) -> None:
         self.name, self.enabled = name, False
+        self.listener: Callable[[str], None] | None = None  # is told too, whether it is enabled or not
 
     def __bool__(self) -> bool:
         return self.enabled
 
     def __call__(self, text: str) -> None:
+        if self.listener is not None:
+            self.listener(str(text))
         if self.enabled:
             body = str(text).rstrip("\n").replace("\n", f"\n[jit:{self.name}] ")
             _write(f"[jit:{self.name}] {body}\n")

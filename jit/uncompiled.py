@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import arguments, config, versions
-from .errors import CompileError
+from .errors import CompileError, LoadError
 from .explanation import Explanation
 
 if TYPE_CHECKING:
@@ -137,6 +137,17 @@ def substitute_in_graph(original: Callable, *, can_constant_fold_through: bool =
         return functools.wraps(fn)(lambda *args, **kwargs: original(*args, **kwargs))
 
     return substitute
+
+
+def save(compiled: Any, path: Any) -> Any:
+    """Nothing is compiled."""
+    raise LoadError(f"jit.save: nothing is compiled here: {_reason}")
+
+
+def load(path: Any, *, recompile: bool = False) -> Any:
+    """Nothing that was compiled can be used here."""
+    if not recompile:
+        raise LoadError(f"jit.load: nothing is compiled here: {_reason}")
 
 
 class _Stance:

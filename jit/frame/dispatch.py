@@ -484,6 +484,11 @@ def track(dispatcher):
     return dispatcher
 
 
+def dispatchers() -> list:
+    """All that there are."""
+    return list(_dispatchers)
+
+
 def count_graph() -> None:
     _counts["graphs"] += 1
 

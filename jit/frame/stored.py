@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import config, devices, logs
-from ..runtime import cache, native, records, sources
+from ..runtime import cache, libraries, native, records, sources
 from ..runtime import guards as native_guards
 from ..runtime.guards import TensorSpec
 from ..runtime.held import naming_of
@@ -44,6 +44,7 @@ _SHOWN = tuple(map(logs.channel, ("graph", "guards", "passes", "kernels", "templ
 _MOST = 32  # entries that are kept under one key
 _FIRST = ("tensor", "eq", "len", "truth", "type_is")  # checks on arguments that are asked before all others
 _ARGUMENTS = ("local", "item", "length", "type")
+_KERNEL = Importable(libraries.kernel.__module__, libraries.kernel.__qualname__)
 _off = [False]
 
 
@@ -56,7 +57,8 @@ class Header:
         modules: name -> digest of what the module says.
         devices: device -> what code for it relies on (``Backend.facts``).
         first: some of its guards, on the arguments alone.
-        graphs, kernels: how many there are in it.
+        graphs: how many there are in it.
+        kernels: the keys of the libraries of its kernels.
     """
 
     name: str
@@ -64,6 +66,19 @@ class Header:
     devices: dict[str, str]
     first: records.Program
     graphs: int
+    kernels: tuple[str, ...]
+
+    def differences(self) -> list[str]:
+        """What it relies on besides guards that is not so here."""
+        found = []
+        for name, text in self.modules.items():
+            try:
+                if sources.of_module(name) != text:
+                    found.append(f"the module {name} has changed")
+            except sources.Unknown as error:
+                found.append(str(error))
+        return found + [f"{device} is another one: {text} there, {_facts(device)} here"
+                        for device, text in self.devices.items() if _facts(device) != text]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +99,8 @@ class Candidate:
         data = cache.entries.get(key)
         if data is None:
             raise Unbound("it is gone, or damaged")
-        size = int.from_bytes(data[:8], "little")
-        self.header: Header = pickle.loads(data[8:8 + size])
-        self.rest = data[8 + size:]
+        self.header = header_of(data)
+        self.rest = data[8 + int.from_bytes(data[:8], "little"):]
         self.kept: Kept | None = None
         self.first: Any = None
 
@@ -98,16 +112,8 @@ class Candidate:
 
     def check_world(self) -> None:
         """Raise Unbound where what it relies on besides its guards is not so here."""
-        for name, text in self.header.modules.items():
-            try:
-                same = sources.of_module(name) == text
-            except sources.Unknown as error:
-                raise Unbound(str(error)) from None
-            if not same:
-                raise Unbound(f"the module {name} has changed")
-        for device, text in self.header.devices.items():
-            if _facts(device) != text:
-                raise Unbound(f"{device} is another one")
+        for difference in self.header.differences():
+            raise Unbound(difference)
 
     def read(self) -> Kept:
         if self.kept is None:
@@ -122,9 +128,9 @@ def off() -> None:
 
 
 def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tuple[object, ...]) -> str | None:
-    """What the entries for a call are kept under; None where none are kept."""
+    """What the entries for a call are kept under; None where none are."""
     settings = missed.settings
-    if not settings.option("entry_cache") or settings.on_capture is not None:
+    if settings.on_capture is not None:
         return None
     backend = _backend_name(settings)
     if backend is None:
@@ -202,7 +208,8 @@ def find(missed: Missed, dispatcher: Any, fn: types.FunctionType, values: tuple[
     """An entry for a call from what is kept on disk, which the dispatcher then has; None where there is none."""
     if _off[0] or any(_SHOWN):
         return None
-    for name in cache.entries.group(key):
+    own = missed.settings.option("entry_cache")
+    for name in cache.entries.group(key) if own else cache.entries.group(key, added_only=True):
         if name in missed.loaded:
             continue
         try:
@@ -240,6 +247,7 @@ def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.Function
         adopt(kept.history, missed, given)
     for reason in kept.summary.breaks:
         breaks.log(reason)
+    name = name_of(dispatcher)
     missed.loaded.add(found.key)
     del missed.candidates[found.key]
     entry = missed.add(dispatcher, program, target, region, circumstances, kept.summary, kept.told)
@@ -247,7 +255,7 @@ def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.Function
     for obj in list(given.found.values()):
         if isinstance(obj, Watching):
             obj.watch(missed, dispatcher, entry)
-    log(f"{fn.__qualname__}: read from disk ({found.header.graphs} graphs, {len(record.guards.checks)} guards)")
+    log(f"{name}: read from disk ({found.header.graphs} graphs, {len(record.guards.checks)} guards)")
     return entry
 
 
@@ -267,41 +275,67 @@ def keep(missed: Missed, dispatcher: Any, entry: Any, captured: Captured, key: s
     """Have a new entry written to disk soon."""
     if captured.failed:
         return
-    summary, told = captured.summary(), captured.told
-    writer.add(lambda: _write(missed, entry, summary, told, key), dispatcher)
+    entry.to_keep = key, captured.summary(), captured.told
+    if missed.settings.option("entry_cache"):
+        writer.add(lambda: _write(missed, entry), dispatcher)
 
 
-def _write(missed: Missed, entry: Any, summary: Captured, told: frozenset, key: str) -> None:
+def _write(missed: Missed, entry: Any) -> None:
     """Write an entry to disk."""
     dispatcher = entry.owner
     if dispatcher is None or not any(entry is known for known in dispatcher.entries):
         return
-    name = dispatcher.__wrapped__.__qualname__
+    name = name_of(dispatcher)
+    try:
+        place, data = written(missed, entry)
+        entry.stored_as = place
+        missed.loaded.add(place)
+        cache.entries.put_there(place, data)
+        for old in cache.entries.group(place.partition("/")[0])[_MOST:]:
+            cache.entries.remove(old)
+    except (NotKept, OSError) as error:
+        log(f"{name} is not kept: {error}")
+    else:
+        log(f"{name}: kept on disk ({len(data)} bytes)")
+
+
+def name_of(dispatcher: Any) -> str:
+    """What people call a compiled function: the class, where it is a module's call."""
+    fn = dispatcher.__wrapped__
+    return type(fn.__self__).__qualname__ if isinstance(fn, types.MethodType) else fn.__qualname__
+
+
+class NotKept(Exception):
+    """An entry cannot be kept; the text says why."""
+
+
+def written(missed: Missed, entry: Any) -> tuple[str, bytes]:
+    """What an entry is kept as: (its name in the store, the bytes). Raises NotKept."""
+    key, summary, told = getattr(entry, "to_keep", (None, None, None))
+    place = getattr(entry, "stored_as", None)
+    found = None if place is None else cache.entries.get(place)
+    if place is not None and found is not None:
+        return place, found
+    if key is None:
+        raise NotKept("its backend or its passes are not ours, or it has failed")
     try:
         record = records.record_of(entry)
         modules = sources.of_modules(record.modules())
-        graphs = int(summary.graph is not None)
-        header = Header(name, modules, {device: _facts(device) for device in sorted(_devices(record))},
-                        _first(record.guards), graphs)
+        header = Header(name_of(entry.owner), modules,
+                        {device: _facts(device) for device in sorted(_devices(record))}, _first(record.guards),
+                        int(summary.graph is not None), tuple(sorted(_kernels(record))))
         kept = Kept(record, history_of(missed, naming_of(entry)), summary, told)
         start, rest = pickle.dumps(header, pickle.HIGHEST_PROTOCOL), pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
     except (records.Unnamed, sources.Unknown) as error:
-        log(f"{name} is not kept: {error}")
-        return
+        raise NotKept(str(error)) from None
     except Exception as error:  # an entry that is not kept is compiled again
-        log(f"{name} cannot be kept: {type(error).__name__}: {error}")
-        return
-    data = len(start).to_bytes(8, "little") + start + rest
-    entry.stored_as = f"{key}/{hashlib.sha256(rest).hexdigest()[:32]}"
-    missed.loaded.add(entry.stored_as)
-    try:
-        cache.entries.put_there(entry.stored_as, data)
-        for old in cache.entries.group(key)[_MOST:]:
-            cache.entries.remove(old)
-    except OSError as error:
-        log(f"{name} is not kept: {error}")
-        return
-    log(f"{name}: kept on disk ({len(data)} bytes)")
+        raise NotKept(f"{type(error).__name__}: {error}") from error
+    return (f"{key}/{hashlib.sha256(rest).hexdigest()[:32]}", len(start).to_bytes(8, "little") + start + rest)
+
+
+def header_of(data: bytes) -> Header:
+    """The first part of a kept entry."""
+    return pickle.loads(data[8:8 + int.from_bytes(data[:8], "little")])
 
 
 def forget(entry: Any) -> None:
@@ -313,20 +347,23 @@ def forget(entry: Any) -> None:
 
 def _facts(device: str) -> str:
     found = torch.device(device)
-    return devices.backend(found).facts(found)
+    try:
+        return devices.backend(found).facts(found)
+    except Exception as error:  # there is none, whatever PyTorch calls that
+        return f"none ({error})"
 
 
 def _devices(record: records.Record) -> set[str]:
     """The devices that a record speaks of, the host among them."""
-    found, seen, left = {"cpu"}, set(), list(record.names())
-    while left:
-        name = left.pop()
-        if id(name) not in seen:
-            seen.add(id(name))
-            left += name.parts()
-            if type(name) is Value and type(name.value) is torch.device and devices.backend(name.value).memory:
-                found.add(str(name.value))
-    return found
+    values = (name.value for name in record.all_names() if type(name) is Value)
+    return {"cpu", *(str(value) for value in values
+                     if type(value) is torch.device and devices.backend(value).memory)}
+
+
+def _kernels(record: records.Record) -> set[str]:
+    """The keys of the libraries of a record's kernels."""
+    return {name.arguments[0].value for name in record.all_names()  # type: ignore[attr-defined]
+            if type(name) is Made and name.function == _KERNEL}
 
 
 def _first(program: records.Program) -> records.Program:

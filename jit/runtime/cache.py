@@ -57,6 +57,7 @@ class Store:
     def __init__(self, name: str) -> None:
         self.name = name
         self.folders: dict[str, str] = {}
+        self.added: list[str] = []
         self.written = 0
 
     def directory(self) -> str:
@@ -107,10 +108,14 @@ class Store:
         """Forget an entry; nothing happens when there is none."""
         _unlink(os.path.join(self.directory(), key))
 
-    def group(self, name: str) -> list[str]:
-        """The keys in a group, what was used last first."""
+    def add(self, folder: str) -> None:
+        """Read also what is in a folder, in this process."""
+        self.added.append(folder)
+
+    def group(self, name: str, added_only: bool = False) -> list[str]:
+        """The keys in a group, what was used last first. ``added_only``: of those that were added in this process."""
         found: dict[str, float] = {}
-        for folder, _ in self._places():
+        for folder, _ in self._places() if not added_only else [(folder, False) for folder in self.added]:
             for file in _files(os.path.join(folder, name)):
                 found.setdefault(f"{name}/{os.path.basename(file.path)}", file.used)
         return sorted(found, key=found.__getitem__, reverse=True)
@@ -120,7 +125,7 @@ class Store:
         own = self.directory()
         below = [os.path.join(base, self.name) for base in config.cache_below.split(os.pathsep) if base]
         usual = os.path.join(config.cache_dir, self.name)
-        return [(own, True), *((folder, False) for folder in ([usual] if own != usual else []) + below)]
+        return [(own, True), *((folder, False) for folder in self.added + ([usual] if own != usual else []) + below)]
 
     def _found(self, key: str) -> tuple[str, bytes] | None:
         for folder, own in self._places():
@@ -236,6 +241,15 @@ def _write(folder: str, key: str, data: bytes) -> str:
         _unlink(temporary)
         raise
     return path
+
+
+def fill(folder: str, contents: dict[str, bytes]) -> None:
+    """Make a folder that a store can read (``Store.add``), with these payloads under their keys. Raises OSError."""
+    os.mkdir(folder, 0o700)
+    for key, data in contents.items():
+        if os.path.isabs(key) or ".." in key.split("/"):
+            raise OSError(f"{key!r} is no key")
+        _write(folder, key, data)
 
 
 def _read(path: str, own: bool) -> bytes | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import marshal
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from jit.runtime import guards
@@ -120,9 +120,8 @@ class Record:
         if self.region is not None:
             yield self.region
 
-    def modules(self) -> set[str]:
-        """The modules that names start from: what these say is relied on."""
-        found: set[str] = set()
+    def all_names(self) -> Iterator[Name]:
+        """All that it holds, and what these names are made of, each once."""
         seen: set[int] = set()
         left = list(self.names())
         while left:
@@ -130,13 +129,11 @@ class Record:
             if id(name) not in seen:
                 seen.add(id(name))
                 left += name.parts()
-                if type(name) is Importable:
-                    found.add(name.module)
-        return found
+                yield name
 
-    def binding(self, given: Mapping[str, object]) -> Binding:
-        """What the parts of this record are bound with, together."""
-        return Binding(given)
+    def modules(self) -> set[str]:
+        """The modules that names start from: what these say is relied on."""
+        return {name.module for name in self.all_names() if type(name) is Importable}
 
 
 def record_of(entry: Any) -> Record:
