@@ -448,7 +448,7 @@ class Naming:
     def named(self, obj: object) -> Name | None:
         """The name of an object if it has one."""
         name = self.name(obj)
-        return None if name.why_not() else name
+        return name if type(name) in (Value, Importable) or not name.why_not() else None
 
     def name(self, obj: object) -> Name:
         """The name of an object, by its identity unless it is a constant."""

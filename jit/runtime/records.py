@@ -145,10 +145,9 @@ def record_of(entry: Any) -> Record:
     record = Record(_program(entry.guards, naming), _program(entry.circumstances, naming),
                     None if target is None else _code(target, naming),
                     None if entry.region is None else naming.name(entry.region))
-    for name in record.names():
-        reason = name.why_not()
-        if reason:
-            raise Unnamed(reason)
+    for name in record.all_names():
+        if type(name) is Unnameable:
+            raise Unnamed(name.reason)
     return record
 
 
