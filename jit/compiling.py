@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, logs, torch_private
+from . import config, failures, logs, progress, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
 from .errors import Unsupported
@@ -63,6 +63,12 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
     return compiled
+
+
+def telling_of(graph: Graph) -> progress.compiling:
+    """The context in which a graph of gradients is compiled, after the capture."""
+    file, line, function = graph.place() or ("", 0, "a compiled function")
+    return progress.compiling(f"gradients of {function}", file, line)
 
 
 def _recorded() -> str:
@@ -226,7 +232,7 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
 
     def narrow(present: Sequence[bool]) -> Callable | None:
         try:
-            with logs.timed("a backward for some results"):
+            with telling_of(backward), logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)

@@ -11,7 +11,7 @@ import os
 import threading
 import warnings
 
-from . import config
+from . import config, progress
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MOST_TOLD = 1000
@@ -55,6 +55,7 @@ def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     text = (f"jit: compiling {function} ({file}:{line}) failed with {type(error).__name__}: {error}{by}; "
             f"{consequence}. "
             "This is a fault of the compiler: please report it. JIT_STRICT=1 raises instead.")
+    progress.clear()
     warnings.warn_explicit(text, InternalFailure, file, line)
 
 

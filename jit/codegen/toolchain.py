@@ -22,7 +22,7 @@ import tempfile
 
 import torch  # loads the OpenMP runtime that kernels must use
 
-from jit import logs
+from jit import logs, progress
 from jit.codegen import cache
 from jit.errors import CompileError
 from jit.runtime import sanitizers
@@ -174,7 +174,8 @@ def build(sources: list[str]) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
                                                                                   "unit(s)"):
             running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
-            for k, source, process, output in running:
+            for done, (k, source, process, output) in enumerate(running):
+                progress.kernels(done, len(running))
                 text = process.communicate()[0].decode(errors="replace")
                 if process.returncode:
                     for _, _, other, _ in running:

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
-from .. import config, failures, logs, torch_private
+from .. import config, failures, logs, progress, torch_private
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
@@ -273,7 +273,9 @@ class Missed:
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
                 if entry.guards.check(values):
                     return entry
-            with uncollected():
+            code = user_code(wrapped_function(dispatcher))
+            with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
+                                                   self.settings.option("progress")):
                 return self.compile(dispatcher, values)
 
     def may_take_back(self) -> bool:
@@ -462,6 +464,7 @@ def track(dispatcher):
 
 def count_graph() -> None:
     _counts["graphs"] += 1
+    progress.graph()
 
 
 def compile_count() -> int:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit import config, logs
+from jit import config, logs, progress
 from jit.errors import CompileError
 from jit.runtime import sanitizers
 
@@ -133,6 +133,7 @@ def _run(commands: list[list[str]], jobs: int) -> None:
                             "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
                             "`python -m jit doctor` checks both."
                         )
+            progress.kernels(len(commands) - len(waiting) - len(running), len(commands))
             time.sleep(0.02)
     finally:
         for _, process, log in running:
@@ -167,7 +168,12 @@ def _intact(library: str) -> bool:
 @contextlib.contextmanager
 def _lock(path: str) -> Iterator[None]:
     with open(path, "a") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.phase("waiting for the process that builds"):
+                progress.start()
+                fcntl.flock(f, fcntl.LOCK_EX)
         yield
 
 
@@ -233,7 +239,7 @@ def library_path() -> str:
             _check_owner(part)
         library = os.path.join(folder, MODULE + ".so")
         if not _intact(library):
-            with _lock(os.path.join(folder, "lock")):
+            with progress.compiling("the native runtime, once on this machine"), _lock(os.path.join(folder, "lock")):
                 if not _intact(library):
                     _build_in(folder)
                     _drop_old(os.path.dirname(folder), keep=key)
