@@ -33,7 +33,8 @@ from typing import Any, Callable
 from jit import logs
 from jit.runtime.extension import native
 from jit.runtime.names import Name, Naming, Value, calling, rule
-from jit.runtime.steps import Step, tensors
+from jit.runtime.packed import Packed, by_value
+from jit.runtime.steps import RECORDS, Step, tensors
 
 _log = logs.channel("plan")
 
@@ -203,12 +204,38 @@ class GradSpec:
     watched: tuple = ()
 
 
+class Loaded:
+    """A plan as its loaded form keeps it: the native executor reads it once, and then names alone do."""
+
+    __slots__ = ("_plan", "_packed")
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan: Plan | None = plan
+        self._packed: Packed | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plan(), name)
+
+    def plan(self) -> Plan:
+        return self._packed() if self._plan is None else self._plan  # type: ignore[misc]
+
+    def pack(self) -> None:
+        self._packed = Packed(self._plan)
+        self._plan = None
+
+
+by_value(Plan, *RECORDS)
+
+
 def load_plan(plan: Plan) -> Callable[..., tuple]:
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is
     wrong."""
     if _log:
         _log(plan.text())
-    return native().load_plan(plan)
+    data = Loaded(plan)
+    loaded = native().load_plan(data)
+    data.pack()
+    return loaded
 
 
 def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec) -> Callable[..., tuple]:
@@ -224,9 +251,10 @@ def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..
 
 @rule("jit.runtime.native.Plan")
 def _name_of_plan(naming: Naming, plan: Any) -> Name:
-    data = naming.data(plan.data)
+    data = naming.data(plan.data.plan())
     name = (calling(load_plan, data) if plan.derivative is None else
-            calling(load_differentiable, data, *map(naming.data, plan.derivative)))
+            calling(load_differentiable, data, naming.data(plan.derivative[0].plan()),
+                    naming.data(plan.derivative[1])))
     bound = plan.bound
     return calling(load_bound, name, Value(tuple(bound)), *map(naming.name, bound.values())) if bound else name
 
@@ -235,7 +263,7 @@ def held_by_plan(plan: Any, naming: Naming) -> Iterator[tuple[str, Name]]:
     """The kernels of a loaded plan, those of its backward, and the tensors that it is bound to."""
     plans = [("", plan.data)] if plan.derivative is None else [("", plan.data), ("backward ", plan.derivative[0])]
     for which, data in plans:
-        for k, step in enumerate(data.steps if data is not None else ()):
+        for k, step in enumerate(data.plan().steps if data is not None else ()):
             if step.KERNEL:
                 yield f"kernel of {which}step {k}", naming.name(getattr(step, step.KERNEL))
     for k, tensor in plan.bound.items():
