@@ -189,8 +189,9 @@ def main():
     for model in args.models.split(","):
         found = {}
         for name in names:
-            found[name] = harness.in_subprocess(__file__, ["--model", model, "--compiler", name, "--device", args.device,
-                                                           *([] if args.inference else ["--training"])], args.timeout)
+            arguments = ["--model", model, "--compiler", name, "--device", args.device]
+            arguments += [] if args.inference else ["--training"]
+            found[name] = harness.in_subprocess(__file__, arguments, args.timeout)
         figures[model] = found
         ours = found.get("jit") or {}
         kinds = ours.get("bytes", {})
@@ -201,8 +202,9 @@ def main():
                      ", ".join(f"{k} {b / 1024:.0f}" for k, b in sorted(kinds.items(), key=lambda x: -x[1])),
                      f"{ours.get('rest', 0) / 1024:.0f}", ours.get("accessors", "-"), ours.get("checks", "-"),
                      ours.get("nodes", "-")])
-    print(table(["model", *(f"{n} kept MB" for n in names), "ratio", "entries", "entry KB", "of that", "rest KB", "accessors",
-           "checks", "nodes"], rows))
+    columns = ["model", *(f"{n} kept MB" for n in names), "ratio", "entries", "entry KB", "of that", "rest KB",
+               "accessors", "checks", "nodes"]
+    print(table(columns, rows))
     harness.save(args, figures)
 
 

@@ -24,7 +24,7 @@ import torch  # loads the OpenMP runtime that kernels must use
 
 from jit import logs, progress
 from jit.codegen import cache
-from jit.errors import CompileError
+from jit.errors import CompileError, NoCompiler
 from jit.runtime import sanitizers
 from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
 
@@ -63,15 +63,16 @@ _log = logs.channel("timing")
 def compiler() -> str:
     """The path of g++: ``$CXX`` when that is GNU C++, else the first of g++, g++-14 ... g++-11, c++ that is.
 
-    Raises CompileError saying what to install when there is none.
+    Raises NoCompiler saying what to install when there is none.
     """
     wanted = os.environ.get("CXX", "").strip()
     for name in ([wanted] if wanted else []) + ["g++"] + [f"g++-{v}" for v in range(16, 10, -1)] + ["c++"]:
         path = shutil.which(name)
         if path and _is_gnu(path):
             return path
-    raise CompileError(
-        "no GNU C++ compiler was found, so CPU kernels cannot be built. Install one (Debian/Ubuntu: apt install g++; "
+    raise NoCompiler(
+        "no GNU C++ compiler was found: functions that need CPU kernels run in eager. GPU kernels, and functions of "
+        "library calls alone, need none and are compiled. Install one (Debian/Ubuntu: apt install g++; "
         "conda: conda install gxx) or set CXX to its path."
     )
 

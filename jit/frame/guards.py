@@ -90,7 +90,8 @@ class Guards:
 
         shared: dict[tuple, Fact] = {}  # most facts are said of many sources
 
-        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate), shared.setdefault(fact.identity, fact))
+        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate),
+                   shared.setdefault(fact.identity, fact))
                   for source, fact in self.rows()]
         locate = None  # type: ignore[assignment]  # it refers to itself, and so to the program's objects
         return accessors, checks

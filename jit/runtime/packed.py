@@ -27,7 +27,7 @@ def by_value(*classes: type) -> None:
 
 def _made(cls: type, *values: object) -> object:
     """A frozen dataclass of its fields."""
-    record = object.__new__(cls)
+    record: Any = object.__new__(cls)
     for field, value in zip(dataclasses.fields(cls), values, strict=True):  # type: ignore[arg-type]
         object.__setattr__(record, field.name, value)
     return record
