@@ -8,8 +8,9 @@ import torch
 
 import jit
 from jit.frame import dispatch
-from jit.graph.dims import symbols_of
+from jit.graph.dims import Dim, symbols_of
 from jit.graph.ir import Node
+from jit.graph.nested import of_kind
 from jit.graph.writing import PackedGraph
 from jit.runtime.packed import Packed
 
@@ -53,15 +54,20 @@ def test_a_packed_record_is_equal_and_what_is_no_plain_data_is_the_same():
         assert repr(found) == repr(record) and type(found[3][0]) is bool
 
 
-def test_a_packed_graph_computes_the_same():
+def captured(fn):
+    """The graph of a function of a matrix, with a symbol for its first size."""
     seen = []
 
     def backend(graph, inputs):
         seen.append(graph)
-        return lambda *given: (torch.sin(given[0]) * given[0].shape[0],)
+        return lambda *given: (given[0],)
 
-    jit.compile(lambda x: torch.sin(x) * x.shape[0], backend=backend, dynamic=True)(torch.ones(5, 3))
-    (graph,) = seen
+    jit.compile(fn, backend=backend, dynamic=True)(torch.ones(5, 3))
+    return seen[0]
+
+
+def test_a_packed_graph_is_the_same():
+    graph = captured(lambda x: torch.sin(x) * x.shape[0])
     packed = PackedGraph(graph)
     read = packed()
     assert read.python() == graph.python() and [repr(n) for n in read.nodes] == [repr(n) for n in graph.nodes]
@@ -99,3 +105,24 @@ def test_facts_that_say_the_same_are_one_object():
 @pytest.mark.parametrize("value", [{"a": 1}, {1, 2}, [1]])
 def test_containers_that_can_change_are_the_same_object(value):
     assert Packed((value,))()[0] is value
+    found = Packed((value, Thing), containers=True)()[0]
+    assert found == value and (found is value) == isinstance(value, set)
+
+
+def test_sizes_in_dicts_of_a_packed_graph_are_its_own():
+    """Those of the first graph keep the ranges that they are in."""
+    graph = captured(lambda x: torch.full(size=(x.shape[0], 3), fill_value=1.5) + x)
+    first = {id(s) for d in graph.env.symbols.values() for s in symbols_of(d)}
+    env = graph.env
+    read = PackedGraph(graph)()
+    assert first and all(s.env is env for d in graph.env.symbols.values() for s in symbols_of(d))
+    assert not first & {id(s) for d in of_kind(Dim, [n.attrs for n in read.nodes]) for s in symbols_of(d)}
+
+
+def test_a_graph_that_is_nested_too_deeply_is_kept(monkeypatch):
+    def fails(record, containers):
+        raise RecursionError
+
+    monkeypatch.setattr("jit.graph.writing.Packed", fails)
+    graph = captured(torch.sin)
+    assert PackedGraph(graph)() is graph

@@ -32,15 +32,19 @@ def read(data: bytes) -> Graph:
 
 class PackedGraph:
     """A graph that is kept for later, in a tenth of its memory: ``packed()`` gives it, a new one each time, as ``read``
-    does. What its nodes refer to besides plain constants and sizes is kept, and is the same."""
+    does. What its nodes refer to besides plain constants, containers and sizes is kept, and is the same."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_packed", "_graph")
 
     def __init__(self, graph: Graph) -> None:
-        self._packed = Packed(_rows(graph))
+        self._packed, self._graph = None, None
+        try:
+            self._packed = Packed(_rows(graph), containers=True)
+        except RecursionError:  # of sizes that are nested deeply
+            self._graph = graph
 
     def __call__(self) -> Graph:
-        return _of_rows(self._packed())
+        return self._graph if self._packed is None else _of_rows(self._packed())
 
 
 by_value(Dim, Symbol, Quotient, Remainder, Larger, Smaller, TensorType, Loc, Ref, Predicate)

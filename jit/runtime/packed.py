@@ -1,8 +1,8 @@
 """Records kept as compressed bytes until somebody asks for them: what an entry has to have at hand, but seldom reads,
 such as the steps that its plan was loaded from and the graph behind its gradients.
 
-Plain constants, tuples and the records of classes that were registered with ``by_value`` are written; every other
-object is kept as it is, and is the same one when the record is read.
+Plain constants, tuples, the records of classes that were registered with ``by_value`` and, where that is asked for,
+lists, dicts and slices are written; every other object is kept as it is, and is the same one when the record is read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from jit.runtime.names import Name, Naming, calling, rule
 
 _PLAIN = {type(None), bool, int, float, complex, str, tuple}
+_CONTAINERS = {dict, list, slice}
 _values: set[type] = set()
 
 
@@ -34,14 +35,15 @@ def _made(cls: type, *values: object) -> object:
 
 
 class _Writer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, containers: bool) -> None:
         super().__init__(file, 5)
+        self.written = _PLAIN | _values | _CONTAINERS if containers else _PLAIN | _values
         self.kept: list[object] = []
         self.places: dict[int, int] = {}
 
     def persistent_id(self, obj: object) -> int | None:
         cls = type(obj)
-        if cls in _PLAIN or cls in _values:
+        if cls in self.written:
             return None
         place = self.places.get(id(obj))
         if place is None:
@@ -64,13 +66,14 @@ class _Reader(pickle.Unpickler):
 
 
 class Packed:
-    """A record, which ``packed()`` gives: a new one that is equal to it each time."""
+    """A record, which ``packed()`` gives: a new one that is equal to it each time. ``containers``: the lists, dicts and
+    slices in it are new ones too. Raises RecursionError for one that is nested too deeply."""
 
     __slots__ = ("data", "kept")
 
-    def __init__(self, record: object) -> None:
+    def __init__(self, record: object, containers: bool = False) -> None:
         file = io.BytesIO()
-        writer = _Writer(file)
+        writer = _Writer(file, containers)
         writer.dump(record)
         self.data, self.kept = zlib.compress(file.getvalue(), 1), tuple(writer.kept)
 
