@@ -3,6 +3,8 @@
 # make bench    set up and run the benchmarks
 # make sanitize set up and run parts of the suite with the C++ parts built for address, undefined-behaviour and thread checks (half an hour)
 # make doctor   set up and check the compiler's tools, with a cure for each that is missing
+# make wheel    set up and make a wheel in dist/ with the native runtime in it, for machines with the same torch and
+#               Python: they need no g++ unless they run CPU kernels
 # make clean    remove the environment and build leftovers
 #
 # PYTHON=python3.12     another interpreter (3.11 to 3.15)
@@ -27,7 +29,7 @@ endif
 export PYTHONPATH := $(CURDIR)
 export PYTHONUNBUFFERED := 1
 .SHELLFLAGS := -eu -c
-.PHONY: demo test sanitize bench doctor clean check-python setup
+.PHONY: demo test sanitize bench doctor wheel clean check-python setup
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -73,6 +75,9 @@ sanitize: $(READY)
 
 bench: $(READY)
 	@for b in call_overhead breaks kernels cold_start models; do echo; echo "== benchmarks/$$b.py"; $(PY) benchmarks/$$b.py; done
+
+wheel: $(READY)
+	@$(PY) tools/wheel.py
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .hypothesis

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from jit import commands
-from jit.errors import CompileError
-from jit.runtime import doctor
+from jit.errors import CompileError, NoCompiler
+from jit.runtime import build, doctor
 
 
 def _doctor(arguments: Sequence[str]) -> int:
@@ -20,11 +20,14 @@ def _compiled_loops() -> str:
 
     try:
         return compiler_check.report()
+    except NoCompiler as e:
+        raise doctor.without_compiler(e) from None
     except CompileError as e:
         raise doctor.Problem(str(e), "point CXX at another g++, 11 or newer") from None
 
 
 COMMANDS = {
+    "build": (build.main, "build the native runtime ahead of use, which takes minutes; once for each torch and Python"),
     "cache": (commands.cache_command, "what is kept on disk: ls, stats, verify, clear"),
     "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
     "warm": (commands.warm_command, "run a script, and keep what is compiled in it"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from . import devices, logs
+from . import devices, logs, progress
 from .graph.interpret import compile_python
 from .graph.passes.gradients import with_copies
 from .graph.printing import unbound_symbols
@@ -52,6 +52,7 @@ def from_callable(fn: Callable) -> Callable:
             graph = with_copies(graph, gradient.changed)
         if _graph_log:
             _graph_log(graph.python())
+        progress.start()  # it tells nothing by itself
         run = fn(graph, examples)
         if not callable(run):
             raise TypeError(f"the backend {fn!r} returned {type(run).__name__}; it has to return a callable")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, logs, torch_private
+from . import config, failures, logs, progress, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
 from .errors import Unsupported
@@ -28,7 +28,7 @@ from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
 from .graph import rounds
-from .graph import writing  # noqa: F401  (by which graphs have names)
+from .graph.writing import PackedGraph  # by the module, graphs have names
 from .plans import Plan, one_of_several, recorded
 from .runtime import names
 from .runtime import rounds as round_names
@@ -63,6 +63,12 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
         for name, text in compiled.kernels:
             _kernels_log(f"{name}\n{text}")
     return compiled
+
+
+def telling_of(graph: Graph) -> progress.compiling:
+    """The context in which a graph of gradients is compiled, after the capture."""
+    file, line, function = graph.place() or ("", 0, "a compiled function")
+    return progress.compiling(f"gradients of {function}", file, line)
 
 
 def _recorded() -> str:
@@ -222,11 +228,18 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
             graphs: str) -> Callable:
     """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
     ``backward`` from ``first`` on. ``graphs``: see ``Options``."""
-    gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give something for zeros
+    return narrow_of(PackedGraph(backward), first, tuple(int_symbols), unaligned, graphs)
+
+
+def narrow_of(packed: PackedGraph, first: int, int_symbols: tuple[str, ...], unaligned: frozenset[int],
+              graphs: str) -> Callable:
+    """As above."""
 
     def narrow(present: Sequence[bool]) -> Callable | None:
+        backward = packed()
+        gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give some for zeros
         try:
-            with logs.timed("a backward for some results"):
+            with telling_of(backward), logs.timed("a backward for some results"):
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
@@ -240,11 +253,11 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
             failures.report(e, backward.place(), "the backward for all results is used, with zeros")
             return None
         # One that needs fewer sizes would be called with too many: the whole backward serves.
-        if gated and tuple(compiled.int_symbols) != tuple(int_symbols):
+        if gated and tuple(compiled.int_symbols) != int_symbols:
             raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the "
                                       "results")
-        return compiled.call if tuple(compiled.int_symbols) == tuple(int_symbols) else None
+        return compiled.call if tuple(compiled.int_symbols) == int_symbols else None
 
-    return names.made_later(narrow, _narrow, backward, first, tuple(int_symbols), unaligned, graphs)
+    return names.made_later(narrow, narrow_of, packed, first, int_symbols, unaligned, graphs)
 
 

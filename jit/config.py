@@ -64,6 +64,8 @@ OPTIONS = {
                                         "processes then have to run the same compiled calls, and none in eager"),
     "fallback_random": Option(False, "draw eager's very random numbers: by library calls, not in kernels; read while "
                                      "capturing"),
+    "progress": Option(True, "say on a terminal what a compilation is doing that takes longer than two seconds",
+                       compiled=False),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "
                            "checks; read when jit is imported"),
     "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1,

@@ -66,6 +66,10 @@ class CompileError(JitError):
     """A generated kernel or the native runtime failed to build; the message names the tool, its output and a cure."""
 
 
+class NoCompiler(CompileError):
+    """There is no C++ compiler on this machine; the message says what works without."""
+
+
 class PassError(JitError):
     """A pass of the user's has raised, or left a graph that is none; the message names the pass."""
 

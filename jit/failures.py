@@ -11,7 +11,8 @@ import os
 import threading
 import warnings
 
-from . import config
+from . import config, progress
+from .errors import NoCompiler
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MOST_TOLD = 1000
@@ -44,6 +45,8 @@ def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     happens now. Raises it with ``config.strict``."""
     if config.strict or isinstance(error, InternalFailure):  # the warning itself, where warnings are errors
         raise error
+    if isinstance(error, NoCompiler):
+        return _tell_of_compiler(error)
     rule = rule_of(error)
     file, line, function = where or ("<unknown>", 1, "?")
     with _lock:
@@ -55,7 +58,18 @@ def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     text = (f"jit: compiling {function} ({file}:{line}) failed with {type(error).__name__}: {error}{by}; "
             f"{consequence}. "
             "This is a fault of the compiler: please report it. JIT_STRICT=1 raises instead.")
+    progress.clear()
     warnings.warn_explicit(text, InternalFailure, file, line)
+
+
+def _tell_of_compiler(error: NoCompiler) -> None:
+    """Without a compiler many functions run in eager; it is told once."""
+    with _lock:
+        if NoCompiler in _told:
+            return
+        _told.add(NoCompiler)
+    progress.clear()
+    warnings.warn(f"jit: {error}", RuntimeWarning, stacklevel=3)
 
 
 def forget() -> None:

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Callable
 
+from . import progress
+
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
     "guards": "the guard program of each new entry",
@@ -59,6 +61,7 @@ def _write(text: str) -> None:
             return
         except OSError as error:
             warnings.warn(f"JIT_LOGS_OUT: {error}; logging to stderr", RuntimeWarning, stacklevel=2)
+    progress.clear()
     sys.stderr.write(text)
 
 
@@ -80,14 +83,12 @@ def enable(names: str = "") -> None:
 
 @contextlib.contextmanager
 def timed(stage: str) -> Iterator[None]:
-    """Report the seconds that the block takes to the ``timing`` channel."""
+    """Report the seconds that the block takes to the ``timing`` channel, and that it is under way (``progress``)."""
     log = _channels["timing"]
-    if not log:
-        yield
-        return
-    start = time.perf_counter()
+    start = time.perf_counter() if log else 0.0
     try:
-        yield
+        with progress.phase(stage):
+            yield
     finally:
         log(f"{stage}: {time.perf_counter() - start:.3f} s")
 

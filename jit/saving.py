@@ -1,7 +1,8 @@
-"""Compiled functions in one file, for another process or another machine of the same kind.
+"""Compiled functions in one file, for another process, another machine of the same kind, or a container without a
+compiler.
 
-The file is a zip archive: entries as they are kept on disk (``jit/frame/stored.py``), the kernels that they call, and
-``manifest.json``, which says what they need. What is loaded is unpacked into a private folder, which is read beside the
+The file is a zip archive: entries as they are kept on disk (``jit/frame/stored.py``), the kernels that they call, the
+native runtime, and ``manifest.json``, which says what they need. What is loaded is unpacked into a private folder, which is read beside the
 cache until the process ends. So nothing is taken that does not fit: each entry has its guards, and the digests of the
 modules that it relies on.
 
@@ -29,7 +30,7 @@ import torch
 from .errors import LoadError
 from .frame import dispatch, stored
 from .frame.dispatch import Missed, Settings
-from .runtime import cache, native, sources
+from .runtime import build, cache, native, sources
 
 _MANIFEST = "manifest.json"
 
@@ -98,6 +99,11 @@ def save(compiled: Any, path: str | os.PathLike) -> Saved:
     if not functions:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out) or "it has not been called yet"
         raise LoadError(f"jit.save: there is nothing to save of {compiled!r}: {why}")
+    with tempfile.TemporaryDirectory() as runtime:
+        build.put_prebuilt(runtime)
+        for file in os.listdir(runtime):
+            with open(os.path.join(runtime, file), "rb") as f:
+                found[f"runtime/{file}"] = f.read()
     manifest = {"functions": functions, "here": _here()}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -155,6 +161,13 @@ def load(path: str | os.PathLike, *, recompile: bool = False) -> Loaded:
                    {name.partition("/")[2]: data for name, data in contents.items()
                     if name.startswith(f"{store.name}/")})
         store.add(os.path.join(folder, store.name))
+    runtime = os.path.join(folder, "runtime")
+    os.mkdir(runtime, 0o700)
+    for name, data in contents.items():
+        if name.startswith("runtime/"):
+            with open(os.path.join(runtime, os.path.basename(name)), "wb") as f:
+                f.write(data)
+    build.prebuilt_in.append(runtime)
     return Loaded(functions, tuple(dict.fromkeys(differs)))
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 import torch
 
 from . import failures, logs
-from .compiling import compile_joint, schedule
+from .compiling import compile_joint, schedule, telling_of
 from .errors import Unsupported
 from .graph.autodiff import Differentiated, differentiate, differentiated_again, gradients, settled
 from .graph.autodiff.replay import draws
@@ -27,8 +27,10 @@ from .graph.passes.attention import fuse_attention
 from .graph.passes.convolutions import separate_bias
 from .graph.printing import symbol_origins, unbound_symbols
 from .graph.recording import Gradient
+from .graph.writing import PackedGraph
 from .plans import Plan, without_autocast
 from .runtime import names
+from .runtime.packed import Packed
 
 if TYPE_CHECKING:
     from .graph.autodiff.partition import Halves
@@ -59,8 +61,10 @@ class SecondDerivatives:
         """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
         be ``unaligned`` are those of inputs and of saved values."""
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
-        source = Differentiated(self.graph, gradient.wrt, gradient.tangents, kept, types, self.given)
-        return _Second(source, self.traced, self.changed, int_symbols, unaligned, saved_unaligned)
+        given = tuple((node.id, i) for node, i in self.given.items())
+        rest = Packed((gradient.wrt, gradient.tangents, kept, types, given, ()))
+        return _Second(PackedGraph(self.graph), rest, PackedGraph(self.traced), self.changed, int_symbols, unaligned,
+                       saved_unaligned)
 
 
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:
@@ -87,11 +91,24 @@ class _Compiled:
 class _Second:
     """``GradSpec.second``: see ``SecondDerivatives.of``."""
 
-    def __init__(self, source: Differentiated, traced: Graph, changed: frozenset[int], int_symbols: tuple[str, ...],
-                 unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> None:
-        self.source, self.traced, self.changed, self.int_symbols = source, traced, changed, int_symbols
+    def __init__(self, graph: PackedGraph, rest: Packed, traced: PackedGraph, changed: frozenset[int],
+                 int_symbols: tuple[str, ...], unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> None:
+        # Most are never asked. ``rest``: the other parts of ``source``, with the ids of nodes.
+        self.parts = graph, rest, traced
+        self.changed, self.int_symbols = changed, int_symbols
         self.unaligned, self.saved_unaligned = unaligned, saved_unaligned
         self.compiled: dict = {}
+
+    @functools.cached_property
+    def source(self) -> Differentiated:
+        graph = self.parts[0]()
+        wrt, tangents, kept, types, given, changed = self.parts[1]()
+        by_id = {n.id: n for n in graph.nodes}
+        return Differentiated(graph, wrt, tangents, kept, types, {by_id[k]: i for k, i in given}, frozenset(changed))
+
+    @functools.cached_property
+    def traced(self) -> Graph:
+        return self.parts[-1]()
 
     def __call__(self, inputs: tuple[torch.Tensor, ...], saved: tuple[torch.Tensor, ...], ints: tuple[int, ...],
                  tangents: tuple[torch.Tensor | None, ...], wanted: tuple[bool, ...], stale: Collection[int],
@@ -121,7 +138,7 @@ class _Second:
         first_guard = len(env.guards)
         try:
             # The guards of the capture are made; these are checked at each call.
-            with logs.timed("a backward that is differentiable"), env.journal.trial():
+            with telling_of(self.source.graph), logs.timed("a backward that is differentiable"), env.journal.trial():
                 return self.gradients(present, wanted, inputs_need + tangents_need, first_guard)
         except Unsupported as e:
             if _graph_log:
@@ -211,21 +228,10 @@ class _Second:
             return tuple([next(found) if x.requires_grad else None for x in sources])
 
 
-def second_of(graph: Graph, wrt: tuple, tangents: tuple, kept: tuple, types: tuple, given: dict[int, int],
-              changed: frozenset[int], traced: Graph, *rest: Any) -> _Second:
-    """A ``_Second`` of what it is written as: nodes by their ids."""
-    by_id = {n.id: n for n in graph.nodes}
-    source = Differentiated(graph, wrt, tangents, kept, types, {by_id[k]: i for k, i in given.items()}, changed)
-    return _Second(source, traced, *rest)
-
-
 @names.rule(_Second)
 def _name_of_second(naming: names.Naming, second: _Second) -> names.Name:
-    s = second.source
-    given = {n.id: i for n, i in s.given.items()}
-    return names.Postponed(names.calling(second_of, *map(naming.data, (
-        s.graph, s.wrt, s.tangents, s.kept, s.types, given, s.changed, second.traced, second.changed,
-        second.int_symbols, second.unaligned, second.saved_unaligned))))
+    return names.Postponed(names.calling(_Second, *map(naming.data, (
+        *second.parts, second.changed, second.int_symbols, second.unaligned, second.saved_unaligned))))
 
 
 def _reads(graph: Graph, nodes: list[Node]) -> frozenset:

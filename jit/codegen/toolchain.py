@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import tempfile
 
-from jit import logs
-from jit.errors import CompileError
+from jit import logs, progress
+from jit.errors import CompileError, NoCompiler
 from jit.runtime import cache, sanitizers
 from jit.runtime.libraries import cpu_facts
 
@@ -54,15 +54,16 @@ _log = logs.channel("timing")
 def compiler() -> str:
     """The path of g++: ``$CXX`` when that is GNU C++, else the first of g++, g++-14 ... g++-11, c++ that is.
 
-    Raises CompileError saying what to install when there is none.
+    Raises NoCompiler saying what to install when there is none.
     """
     wanted = os.environ.get("CXX", "").strip()
     for name in ([wanted] if wanted else []) + ["g++"] + [f"g++-{v}" for v in range(16, 10, -1)] + ["c++"]:
         path = shutil.which(name)
         if path and _is_gnu(path):
             return path
-    raise CompileError(
-        "no GNU C++ compiler was found, so CPU kernels cannot be built. Install one (Debian/Ubuntu: apt install g++; "
+    raise NoCompiler(
+        "no GNU C++ compiler was found: functions that need CPU kernels run in eager. GPU kernels, and functions of "
+        "library calls alone, need none and are compiled. Install one (Debian/Ubuntu: apt install g++; "
         "conda: conda install gxx) or set CXX to its path."
     )
 
@@ -148,7 +149,8 @@ def build(sources: list[str]) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
                                                                                   "unit(s)"):
             running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
-            for k, source, process, output in running:
+            for done, (k, source, process, output) in enumerate(running):
+                progress.kernels(done, len(running))
                 text = process.communicate()[0].decode(errors="replace")
                 if process.returncode:
                     for _, _, other, _ in running:

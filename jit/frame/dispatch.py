@@ -12,7 +12,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
-from .. import config, failures, logs, torch_private
+from .. import config, failures, logs, progress, torch_private
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
@@ -276,8 +276,10 @@ class Missed:
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
                 if entry.guards.check(values):
                     return entry
-            with uncollected():
-                fn = wrapped_function(dispatcher)
+            fn = wrapped_function(dispatcher)
+            code = user_code(fn)
+            with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
+                                                   self.settings.option("progress")):
                 key = stored.key_of(self, fn, dispatcher, values)
                 found = self.stored(dispatcher, fn, values, key)
                 return self.compile(dispatcher, values, key) if found is None else found
@@ -491,6 +493,7 @@ def dispatchers() -> list:
 
 def count_graph() -> None:
     _counts["graphs"] += 1
+    progress.graph()
 
 
 def compile_count() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, NoReturn
 
+from .. import progress
 from ..errors import Unsupported
 from .decode import decode
 from .values.base import Raised, Value
@@ -132,6 +133,7 @@ class Frame:
     def loop(self, stop: int | None = None) -> None:
         """Execute until the frame returns, yields or raises, or is before the instruction ``stop``."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s
+        progress.tick()
         while self.pc != stop:
             instr = instructions[self.pc]
             if self.spliceable:

@@ -88,7 +88,10 @@ class Guards:
                 accessors.append((parent, kind, payload, source))
             return at
 
-        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate), fact)
+        shared: dict[tuple, Fact] = {}  # most facts are said of many sources
+
+        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate),
+                   shared.setdefault(fact.identity, fact))
                   for source, fact in self.rows()]
         locate = None  # type: ignore[assignment]  # it refers to itself, and so to the program's objects
         return accessors, checks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .. import progress
 from ..errors import EagerRaises, Unsupported
 from ..graph.backward import make_leaf
 from ..graph.dims import Sym
@@ -168,6 +169,7 @@ class Recording:
 
     def record(self, fn, args, kwargs: dict[str, Value]) -> Value:
         """Record a torch callable."""
+        progress.tick()
         if "requires_grad" in kwargs and self.makes_leaf(fn, kwargs["requires_grad"]):
             made = self.record(fn, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             if not self.s.levels or not made.handle(self.s).dtype.is_floating_point:

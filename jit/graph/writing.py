@@ -8,29 +8,61 @@ from collections.abc import Iterator
 
 import torch
 
-from jit.graph.dims import Dim, symbols_of
-from jit.graph.ir import Graph, Node, Output, TensorType
+from jit.graph.dims import Dim, Larger, Quotient, Remainder, Smaller, Symbol, symbols_of
+from jit.graph.ir import Graph, Loc, Node, Output, Ref, TensorType
 from jit.graph.nested import holds, of_kind
-from jit.graph.shape_env import ShapeEnv
+from jit.graph.shape_env import Predicate, ShapeEnv
 from jit.runtime.names import Name, Naming, Unnameable, Value, calling, rule
+from jit.runtime.packed import Packed, by_value
 
 
 def written(graph: Graph) -> bytes:
     """The graph as bytes. Raises TypeError or pickle.PicklingError for what only this process has."""
-    nodes = [(n.id, n.op, [i.id for i in n.inputs], n.attrs, n.type, n.loc) for n in graph.nodes]
-    outputs = [(o.node.id, o.mutates) for o in graph.outputs]
-    env = graph.env
-    symbols = env.prefix, list(env.origins), env.symbols, env.guards
     file = io.BytesIO()
     pickler = pickle.Pickler(file)
     pickler.fast = True  # what is equal is written alike, be it one object or two
-    pickler.dump(([i.id for i in graph.inputs], nodes, outputs, symbols, graph.origins, graph.next_id))
+    pickler.dump(_rows(graph))
     return file.getvalue()
 
 
 def read(data: bytes) -> Graph:
     """The graph that ``written`` was given; where its symbols come from is not known any more."""
-    inputs, rows, outputs, (prefix, origins, symbols, guards), stands_for, next_id = pickle.loads(data)
+    return _of_rows(pickle.loads(data))
+
+
+class PackedGraph:
+    """A graph that is kept for later, in a tenth of its memory: ``packed()`` gives it, a new one each time, as ``read``
+    does. What its nodes refer to besides plain constants, containers and sizes is kept, and is the same."""
+
+    __slots__ = ("_packed", "_graph")
+
+    def __init__(self, graph: Graph) -> None:
+        self._packed, self._graph = None, None
+        try:
+            self._packed = Packed(_rows(graph), containers=True)
+        except RecursionError:  # of sizes that are nested deeply
+            self._graph = graph
+
+    def __call__(self) -> Graph:
+        return self._graph if self._packed is None else _of_rows(self._packed())
+
+
+by_value(Dim, Symbol, Quotient, Remainder, Larger, Smaller, TensorType, Loc, Ref, Predicate)
+
+
+def _rows(graph: Graph) -> tuple:
+    """A graph as plain data, and the sizes, types and places in it."""
+    nodes = tuple([(n.id, n.op, tuple([i.id for i in n.inputs]), tuple(n.attrs.items()), n.type, n.loc)
+                   for n in graph.nodes])
+    outputs = tuple([(o.node.id, o.mutates) for o in graph.outputs])
+    env = graph.env
+    symbols = env.prefix, tuple(env.origins), tuple(env.symbols.items()), tuple(env.guards)
+    return (tuple([i.id for i in graph.inputs]), nodes, outputs, symbols, tuple(graph.origins.items()), graph.next_id)
+
+
+def _of_rows(data: tuple) -> Graph:
+    inputs, rows, outputs, (prefix, origins, symbols, guards), stands_for, next_id = data
+    symbols = dict(symbols)
     env = ShapeEnv(prefix)
     env.origins.update(dict.fromkeys(origins))
     env.symbols.update(symbols)
@@ -38,10 +70,10 @@ def read(data: bytes) -> Graph:
     env._seen.update(dict.fromkeys(guards))
     nodes: dict[int, Node] = {}
     for number, op, read_, attrs, type_, loc in rows:
-        nodes[number] = Node(number, op, tuple(nodes[k] for k in read_), attrs, type_, loc)
+        nodes[number] = Node(number, op, tuple(nodes[k] for k in read_), dict(attrs), type_, loc)
     graph = Graph([nodes[k] for k in inputs], list(nodes.values()),
                   [Output(nodes[k], mutates) for k, mutates in outputs], env)
-    graph.origins, graph.next_id = stands_for, next_id
+    graph.origins, graph.next_id = dict(stands_for), next_id
     for dim in (*symbols.values(), *(p.expr for p in guards), *(d for n in graph.nodes for d in _dims(n))):
         for symbol in symbols_of(dim):
             symbol.env = env  # what is decided about it is recorded there
@@ -62,3 +94,8 @@ def _name_of_graph(naming: Naming, graph: Graph) -> Name:
         return calling(read, Value(written(graph)))
     except (TypeError, pickle.PicklingError) as error:
         return Unnameable(f"a graph with what only this process has: {error}")
+
+
+@rule(PackedGraph)
+def _name_of_packed(naming: Naming, packed: PackedGraph) -> Name:
+    return calling(PackedGraph, naming.data(packed()))

@@ -4,6 +4,9 @@ The key of a build is a digest of the C++ sources, of torch's, Python's and the 
 so an upgrade of any of them builds anew. Any number of processes may ask at once: one builds under a file lock, and the
 finished library appears by an atomic rename together with its SHA-256, which is checked before the library is loaded.
 Only torch's headers and CPython's are needed; CUDA's are not (the driver is opened at run time).
+
+A wheel of ``make wheel`` has the built library in it (``PREBUILT``), with a key of the same facts but for the compiler.
+Where that key is this process's, it is used, and no compiler is needed.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ import sysconfig
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from jit import config, logs
-from jit.errors import CompileError
+from jit import config, logs, progress
+from jit.errors import CompileError, NoCompiler
 from jit.runtime import sanitizers
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 MODULE = "_jit_native"
 KEEP_DAYS = 30
+PREBUILT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prebuilt")
+prebuilt_in = [PREBUILT]  # folders with a library that was built elsewhere
 SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt",
          "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers",
@@ -50,23 +55,35 @@ def sources() -> list[str]:
 
 
 def compiler() -> str:
-    """Path of the C++ compiler: ``$CXX`` or g++. Raises CompileError when there is none."""
+    """Path of the C++ compiler: ``$CXX`` or g++. Raises NoCompiler when there is none."""
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name)
     if path is None:
-        raise CompileError(f"no C++ compiler: {name!r} is not on PATH. Cure: install g++ 11 or newer (Debian: apt-get "
-                           "install g++), or point CXX at one.")
+        raise NoCompiler(f"no C++ compiler: {name!r} is not on PATH, and the native runtime, without which nothing can "
+                         "be compiled, is not built for this torch and Python. Cure: install g++ 11 or newer (Debian: "
+                         "apt-get install g++), or point CXX at one; or install a wheel that was made by `make wheel` "
+                         "on a machine with g++ and the same torch and Python.")
     return path
 
 
 def digest() -> str:
     """Key of the build that this process needs."""
-    h = hashlib.sha256()
     real = os.path.realpath(compiler())
     info = os.stat(real)
     facts = (torch.__version__, torch.version.git_version, sys.hexversion,
              sysconfig.get_config_var("SOABI"), real, info.st_size, info.st_mtime_ns, FLAGS, loaded_cxx_library())
-    h.update(repr(facts).encode())
+    return _digest_of(facts)
+
+
+def portable_digest() -> str:
+    """Key of a build that this process can load, whatever compiler has made it."""
+    return _digest_of((torch.__version__, torch.version.git_version, sys.hexversion,
+                       sysconfig.get_config_var("SOABI"), sysconfig.get_platform(), FLAGS))
+
+
+def _digest_of(facts: tuple) -> str:
+    """Of facts and the sources."""
+    h = hashlib.sha256(repr(facts).encode())
     for name in sorted(os.listdir(SOURCE_DIR)):
         if name.endswith((".cpp", ".h")):
             h.update(name.encode())
@@ -133,6 +150,7 @@ def _run(commands: list[list[str]], jobs: int) -> None:
                             "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
                             "`python -m jit doctor` checks both."
                         )
+            progress.kernels(len(commands) - len(waiting) - len(running), len(commands))
             time.sleep(0.02)
     finally:
         for _, process, log in running:
@@ -167,7 +185,12 @@ def _intact(library: str) -> bool:
 @contextlib.contextmanager
 def _lock(path: str) -> Iterator[None]:
     with open(path, "a") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.phase("waiting for the process that builds"):
+                progress.start()
+                fcntl.flock(f, fcntl.LOCK_EX)
         yield
 
 
@@ -215,11 +238,61 @@ def _ready_in_home(key: str) -> str | None:
     return library if _intact(library) else None
 
 
+def prebuilt() -> str | None:
+    """The library that the package came with, or that was loaded with compiled functions, where it fits this
+    process."""
+    for folder in prebuilt_in:
+        library = os.path.join(folder, MODULE + ".so")
+        try:
+            with open(os.path.join(folder, "key")) as f:
+                fits = f.read().strip() == portable_digest()
+        except OSError:
+            continue
+        if fits and _intact(library):
+            return library
+    return None
+
+
+def put_prebuilt(folder: str) -> None:
+    """Put the library of this process, building it if need be, and its key into ``folder``, from where a package can
+    come with it."""
+    os.makedirs(folder, exist_ok=True)
+    library = library_path()
+    for suffix in ("", ".sha256"):
+        shutil.copyfile(library + suffix, os.path.join(folder, MODULE + ".so" + suffix))
+    with open(os.path.join(folder, "key"), "w") as f:
+        f.write(portable_digest())
+
+
+def findings_folder(library: str) -> str:
+    """Where what is found out about the compiler is kept: beside the library, or in the cache folder where that came
+    with the package."""
+    if os.path.dirname(library) != PREBUILT:
+        return os.path.dirname(library)
+    os.makedirs(config.cache_dir, mode=0o700, exist_ok=True)
+    return config.cache_dir
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """``python -m jit build``: the library is built ahead of use."""
+    try:
+        came = prebuilt()
+        print(f"prebuilt, came with the package: {came}" if came else f"built: {library_path()}")
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 def library_path() -> str:
     """Path of the built library, building it if need be. Raises CompileError when it cannot be built.
 
-    A build in the default cache folder serves all kernel caches: it depends on nothing that they hold.
+    The one that the package came with is looked for first. A build in the default cache folder serves all kernel
+    caches: it depends on nothing that they hold.
     """
+    came = prebuilt()
+    if came is not None:
+        return came
     key = digest()
     ready = _ready_in_home(key)
     if ready is not None:
@@ -233,7 +306,7 @@ def library_path() -> str:
             _check_owner(part)
         library = os.path.join(folder, MODULE + ".so")
         if not _intact(library):
-            with _lock(os.path.join(folder, "lock")):
+            with progress.compiling("the native runtime, once on this machine"), _lock(os.path.join(folder, "lock")):
                 if not _intact(library):
                     _build_in(folder)
                     _drop_old(os.path.dirname(folder), keep=key)
@@ -261,6 +334,9 @@ def load() -> types.ModuleType:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as e:
+        if os.path.dirname(path) == PREBUILT:
+            raise CompileError(f"the native runtime that the package came with does not load here: {e}\nCure: delete "
+                               f"{PREBUILT}; it is then built on this machine, by g++ 11 or newer.") from e
         raise CompileError(f"the native runtime was built but does not load: {e}\nCure: delete {os.path.dirname(path)} "
                            "and try again.") from e
     return module

@@ -22,7 +22,7 @@ import torch
 
 from jit import config, devices, torch_private, versions
 from jit.devices import Problem
-from jit.errors import CompileError
+from jit.errors import CompileError, NoCompiler
 from jit.runtime import build, native
 
 CHECKS: list = []
@@ -36,6 +36,13 @@ def check(name: str) -> Callable:
         return function
 
     return add
+
+
+def without_compiler(error: NoCompiler) -> Problem:
+    """What lacks where the native runtime came with the package."""
+    return Problem("no C++ compiler: functions that need CPU kernels run in eager; GPU kernels, and functions of "
+                   "library calls alone, are compiled", "install g++ 11 or newer, or point CXX at one",
+                   fatal=build.prebuilt() is None)
 
 
 @check("python")
@@ -60,7 +67,9 @@ def _torch() -> str:
 def _compiler() -> str:
     try:
         path = build.compiler()
-    except CompileError as e:
+    except NoCompiler as e:
+        if build.prebuilt() is not None:
+            raise without_compiler(e) from None
         raise Problem(str(e).split(" Cure: ")[0], str(e).split(" Cure: ")[-1]) from None
     version = subprocess.run([path, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True).stdout.strip()
     if not version or int(version.split(".")[0]) < 11:
@@ -73,7 +82,8 @@ def _headers() -> str:
     folder = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(folder, "Python.h")):
         raise Problem(f"no Python.h in {folder}",
-                      "install Python's development files (Debian: apt-get install python3-dev)")
+                      "install Python's development files (Debian: apt-get install python3-dev)",
+                      fatal=build.prebuilt() is None)
     return folder
 
 
@@ -97,9 +107,11 @@ def _cache() -> str:
 @check("native runtime")
 def _native() -> str:
     try:
-        return f"built: {native().__file__}"
+        path = native().__file__
+        return f"prebuilt, came with the package: {path}" if path == build.prebuilt() else f"built: {path}"
     except CompileError as e:
-        raise Problem(str(e), "see the compiler's output above; a newer g++ (or CXX=...) cures most") from None
+        raise Problem(str(e), "see the compiler's output above; a newer g++ (or CXX=...) cures most; `python -m jit "
+                              "build` tries again") from None
 
 
 @check("frame hook")
@@ -133,7 +145,11 @@ def _openmp() -> str:
         path = os.path.join(folder, "probe")
         with open(path + ".cpp", "w") as f:
             f.write(source)
-        done = subprocess.run([build.compiler(), "-O1", "-fopenmp", "-shared",
+        try:
+            compiler = build.compiler()
+        except NoCompiler as e:
+            raise without_compiler(e) from None
+        done = subprocess.run([compiler, "-O1", "-fopenmp", "-shared",
                                "-fPIC", path + ".cpp", "-o", path + ".so"], capture_output=True, text=True)
         if done.returncode:
             raise Problem(f"the compiler cannot build OpenMP code: {done.stderr.strip()[-500:]}",

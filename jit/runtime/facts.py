@@ -47,6 +47,12 @@ class Fact:
         """What facts of this kind have in common that say the same."""
         return _number(self.value)
 
+    @property
+    def identity(self) -> tuple:
+        """Of facts for which it is equal one may stand for the other: each part of them is the same object."""
+        return (type(self), *[id(getattr(self, name, None)) for cls in type(self).__mro__
+                              for name in getattr(cls, "__slots__", ())])
+
     def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""
         return self.value

@@ -33,7 +33,8 @@ from typing import Any, Callable
 from jit import logs
 from jit.runtime.extension import native
 from jit.runtime.names import Name, Naming, Value, calling, rule
-from jit.runtime.steps import Step, tensors
+from jit.runtime.packed import Packed, by_value
+from jit.runtime.steps import RECORDS, Step, tensors
 
 _log = logs.channel("plan")
 
@@ -203,18 +204,48 @@ class GradSpec:
     watched: tuple = ()
 
 
+class Loaded:
+    """A ``Plan`` or ``GradSpec`` as its loaded form keeps it: the native executor reads it once, and then names alone
+    do."""
+
+    __slots__ = ("_record", "_packed")
+
+    def __init__(self, record: Plan | GradSpec) -> None:
+        self._record: Plan | GradSpec | None = record
+        self._packed: Packed | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.record(), name)
+
+    def record(self) -> Any:
+        return self._record if self._packed is None else self._packed()
+
+    def pack(self) -> None:
+        self._packed = Packed(self._record)
+        self._record = None
+
+
+by_value(Plan, GradSpec, *RECORDS)
+
+
 def load_plan(plan: Plan) -> Callable[..., tuple]:
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is
     wrong."""
     if _log:
         _log(plan.text())
-    return native().load_plan(plan)
+    data = Loaded(plan)
+    loaded = native().load_plan(data)
+    data.pack()
+    return loaded
 
 
 def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec) -> Callable[..., tuple]:
     """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises
     as ``load_plan`` does."""
-    return native().differentiable(load_plan(forward), load_plan(backward), spec)
+    data = Loaded(spec)
+    loaded = native().differentiable(load_plan(forward), load_plan(backward), data)
+    data.pack()
+    return loaded
 
 
 def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..., tuple]:
@@ -224,9 +255,9 @@ def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..
 
 @rule("jit.runtime.native.Plan")
 def _name_of_plan(naming: Naming, plan: Any) -> Name:
-    data = naming.data(plan.data)
+    data = naming.data(plan.data.record())
     name = (calling(load_plan, data) if plan.derivative is None else
-            calling(load_differentiable, data, *map(naming.data, plan.derivative)))
+            calling(load_differentiable, data, *[naming.data(part.record()) for part in plan.derivative]))
     bound = plan.bound
     return calling(load_bound, name, Value(tuple(bound)), *map(naming.name, bound.values())) if bound else name
 
@@ -235,7 +266,7 @@ def held_by_plan(plan: Any, naming: Naming) -> Iterator[tuple[str, Name]]:
     """The kernels of a loaded plan, those of its backward, and the tensors that it is bound to."""
     plans = [("", plan.data)] if plan.derivative is None else [("", plan.data), ("backward ", plan.derivative[0])]
     for which, data in plans:
-        for k, step in enumerate(data.steps if data is not None else ()):
+        for k, step in enumerate(data.record().steps if data is not None else ()):
             if step.KERNEL:
                 yield f"kernel of {which}step {k}", naming.name(getattr(step, step.KERNEL))
     for k, tensor in plan.bound.items():

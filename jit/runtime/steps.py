@@ -514,3 +514,7 @@ class Check(Step):
     def run(self, machine: Any) -> None:
         if machine.slots[self.slot].item():
             raise (RuntimeError if machine.slots[self.slot].item() == 2 else IndexError)(self.message)
+
+
+RECORDS: tuple[type, ...] = tuple(c for c in list(globals().values())
+                                  if isinstance(c, type) and issubclass(c, _Recorded) and dataclasses.is_dataclass(c))

@@ -26,7 +26,7 @@ from jit import logs
 from jit.codegen import reference, toolchain
 from jit.codegen.cpp import ops, support
 from jit.errors import CompileError
-from jit.runtime import cache, native
+from jit.runtime import build, cache, native
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 BOOL, U8, I8, I16, I32, I64 = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
@@ -262,8 +262,8 @@ def failures(compiler: str, flags: tuple[str, ...]) -> list:
 
 
 def _folder() -> str:
-    """Where the native runtime lies, which serves every kernel cache."""
-    return os.path.dirname(native().__file__)
+    """Where the native runtime lies, which serves every kernel cache, or the cache folder."""
+    return build.findings_folder(native().__file__)
 
 
 @functools.lru_cache(maxsize=None)

@@ -20,7 +20,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from ... import config, logs
+from ... import config, logs, progress
 from ...errors import CompileError
 from . import worker
 
@@ -41,6 +41,7 @@ def build(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         CompileError: triton is not installed.
     """
     batch, pool = _Batch(jobs), workers()
+    progress.kernels(0, len(jobs))
     for _ in range(max(1, min(len(jobs), config.compile_threads))):
         threading.Thread(target=pool.serve, args=(batch,), name="jit-compile", daemon=True).start()
     batch.done.wait()
@@ -78,6 +79,7 @@ class _Batch:
             with self.lock:
                 self.results[i] = result
                 self.missing -= 1
+                progress.kernels(len(self.results) - self.missing, len(self.results))
                 if not self.missing:
                     self.done.set()
 

@@ -497,7 +497,7 @@ def _signature(rule: Callable) -> inspect.Signature:
     return inspect.signature(rule)
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def _own_signature(fn: Any) -> inspect.Signature | None:
     """That of a function of NumPy, where it tells."""
     if isinstance(fn, _DESCRIPTORS):

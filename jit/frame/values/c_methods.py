@@ -31,7 +31,7 @@ _ARITIES = {**dict.fromkeys(("items", "keys", "values", "popitem", "copy", "clea
             **dict.fromkeys(("add", "discard", "remove", "isdisjoint", "issubset", "issuperset"), (1, 1))}
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def arity(raw: object) -> tuple:
     """The least and the most positional arguments of a C method that takes no others; (0, None) where it may, or does
     not say."""

@@ -1,0 +1,88 @@
+"""Records kept as compressed bytes until somebody asks for them: what an entry has to have at hand, but seldom reads,
+such as the steps that its plan was loaded from and the graph behind its gradients.
+
+Plain constants, tuples, the records of classes that were registered with ``by_value`` and, where that is asked for,
+lists, dicts and slices are written; every other object is kept as it is, and is the same one when the record is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import zlib
+from typing import Any
+
+from jit.runtime.names import Name, Naming, calling, rule
+
+_PLAIN = {type(None), bool, int, float, complex, str, tuple}
+_CONTAINERS = {dict, list, slice}
+_values: set[type] = set()
+
+
+def by_value(*classes: type) -> None:
+    """Have records of these classes written: they can be pickled, or are frozen dataclasses, and nobody asks which of
+    two equal ones it is."""
+    _values.update(classes)
+
+
+def _made(cls: type, *values: object) -> object:
+    """A frozen dataclass of its fields."""
+    record: Any = object.__new__(cls)
+    for field, value in zip(dataclasses.fields(cls), values, strict=True):  # type: ignore[arg-type]
+        object.__setattr__(record, field.name, value)
+    return record
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, containers: bool) -> None:
+        super().__init__(file, 5)
+        self.written = _PLAIN | _values | _CONTAINERS if containers else _PLAIN | _values
+        self.kept: list[object] = []
+        self.places: dict[int, int] = {}
+
+    def persistent_id(self, obj: object) -> int | None:
+        cls = type(obj)
+        if cls in self.written:
+            return None
+        place = self.places.get(id(obj))
+        if place is None:
+            place = self.places[id(obj)] = len(self.kept)
+            self.kept.append(obj)
+        return place
+
+    def reducer_override(self, obj: object) -> Any:
+        cls = type(obj)
+        if cls in _values and dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
+            return _made, (cls, *[getattr(obj, f.name) for f in dataclasses.fields(cls)])
+        return NotImplemented
+
+
+class _Reader(pickle.Unpickler):
+    kept: tuple[object, ...]
+
+    def persistent_load(self, place: int) -> object:
+        return self.kept[place]
+
+
+class Packed:
+    """A record, which ``packed()`` gives: a new one that is equal to it each time. ``containers``: the lists, dicts and
+    slices in it are new ones too. Raises RecursionError for one that is nested too deeply."""
+
+    __slots__ = ("data", "kept")
+
+    def __init__(self, record: object, containers: bool = False) -> None:
+        file = io.BytesIO()
+        writer = _Writer(file, containers)
+        writer.dump(record)
+        self.data, self.kept = zlib.compress(file.getvalue(), 1), tuple(writer.kept)
+
+    def __call__(self) -> Any:
+        reader = _Reader(io.BytesIO(zlib.decompress(self.data)))
+        reader.kept = self.kept
+        return reader.load()
+
+
+@rule(Packed)
+def _name_of_packed(naming: Naming, packed: Packed) -> Name:
+    return calling(Packed, naming.data(packed()))
