@@ -22,7 +22,7 @@ import tempfile
 
 import torch  # loads the OpenMP runtime that kernels must use
 
-from jit import logs
+from jit import logs, turns
 from jit.codegen import cache
 from jit.errors import CompileError
 from jit.runtime import sanitizers
@@ -174,15 +174,18 @@ def build(sources: list[str]) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
                                                                                   "unit(s)"):
             running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
-            for k, source, process, output in running:
-                text = process.communicate()[0].decode(errors="replace")
-                if process.returncode:
-                    for _, _, other, _ in running:
-                        other.kill()
-                        other.wait()
-                    raise CompileError(_failure(process, text, source))
-                with open(output, "rb") as f:
-                    paths[k] = cache.put(k, f.read())
+            try:
+                for k, source, process, output in running:
+                    text = turns.wait_for(process).decode(errors="replace")
+                    if process.returncode:
+                        raise CompileError(_failure(process, text, source))
+                    with open(output, "rb") as f:
+                        paths[k] = cache.put(k, f.read())
+            finally:
+                for _, _, process, _ in running:
+                    if process.poll() is None:
+                        process.kill()
+                        process.wait()
     return [paths[k] for k in keys]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import threading
 import time
 import types
@@ -12,12 +13,12 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
-from .. import config, failures, logs, torch_private
+from .. import config, failures, logs, torch_private, turns
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import stance, trial
+from . import background, stance, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -94,7 +95,7 @@ class Settings:
                       gradient: Gradient | None = None) -> tuple:
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
-        with config.patch(**self.options) if self.options else contextlib.nullcontext():
+        with config.overlaid(**self.options) if self.options else contextlib.nullcontext():
             plan = self.backend(graph, [v.obj for v in inputs], gradient)
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
@@ -247,6 +248,7 @@ class Missed:
         self.assuming = True
         self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
         self.reasons: list[str] = []
+        self.waiting = background.Waiting()
 
     def renew(self, resumed: bool | str | None = None) -> None:
         """Know nothing of what varies."""
@@ -267,7 +269,10 @@ class Missed:
             if self.retired is not None and self.retired.guards.check(values):
                 return self.retired
             return self.not_now(dispatcher, values)
-        with _lock:
+        if (self.settings.option("compile_in") == "background" and self.may_wait()
+                and background.takes(self.waiting, dispatcher, values, self.compile_behind)):
+            return None
+        with turns.hurried(), _lock:
             if self.given_up or self.limits.is_full(values):
                 return None
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
@@ -275,6 +280,20 @@ class Missed:
                     return entry
             with uncollected():
                 return self.compile(dispatcher, values)
+
+    def may_wait(self) -> bool:
+        """Whether a call may run in eager until an entry for it is there."""
+        settings = self.settings
+        return (settings.on_capture is None and not (self.captures and settings.option("error_on_recompile"))
+                and not (settings.option("bucket_collectives") and background.in_several_processes()))
+
+    def compile_behind(self, dispatcher, values: tuple[object, ...]) -> None:
+        """As a call that misses, in the thread in the background."""
+        with _lock, turns.working(background.shared_state):
+            if (self.given_up or self.limits.is_full(values) or not self.may_wait()
+                    or any(entry.guards.check(values) for entry in dispatcher.entries)):
+                return
+            self.compile(dispatcher, values)
 
     def may_take_back(self) -> bool:
         """Whether an entry may be taken back, so that the next call captures it again."""
@@ -370,6 +389,7 @@ class Missed:
         return self.settings.region() if left else None
 
     def guard_program(self, captured: Captured):
+        turns.check_state()  # which is a part of the facts
         return native_guards.program(*captured.guards.program())
 
     def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...]) -> None:
@@ -441,6 +461,15 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _after_in_child() -> None:
+    """What held the lock is not there in a child that was forked meanwhile."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_in_child)
+
+
 def wrapped_function(dispatcher) -> types.FunctionType:
     """The plain function behind a dispatcher."""
     fn = dispatcher.__wrapped__
@@ -476,12 +505,14 @@ def captures_so_far() -> int:
 
 def reset() -> None:
     """Forget every entry of every dispatcher."""
+    background.cancel()
     for dispatcher in list(_dispatchers):
         dispatcher.clear()
         missed = dispatcher.on_miss
         if isinstance(missed, Missed):
             missed.captures.clear()
             missed.given_up, missed.failures, missed.assuming, missed.limits = False, 0, True, Limits()
+            missed.waiting = background.Waiting()
             missed.settings.told = Told()
             missed.renew()
             missed.settings.resumes.clear()

@@ -1,0 +1,198 @@
+"""How the thread that compiles in the background works beside the threads of the program.
+
+Compiling is mostly Python, so it and the program take turns with the interpreter's lock. CPython hands that over every
+5 ms where it is not given up, which a program that gives it up at each operator would wait for each time. So the rules
+call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, longer where the program has
+run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
+
+At such a point the work can also be ended (``Stopped``): at the end of the program, and by ``jit.reset``. A process that
+forks does so while the thread is at a point, where it imports nothing and is in no block of a lock of the compiler's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+SLICE_S = 0.0005  # of work between two rests
+REST_S = 0.0001  # enough for a thread that waits for the interpreter's lock to get it
+LONG_REST_S = 0.002  # where that is so
+FORK_WAITS_S = 10.0
+_POLL_S = 0.02
+
+
+class Stopped(BaseException):
+    """The work in the background is to end: whatever is being compiled is not wanted any more."""
+
+
+class InTheCall(BaseException):
+    """What is being compiled cannot be in the background: it has to read what only the thread of the call has, or what
+    the program changes meanwhile. It says why."""
+
+
+class Changed(BaseException):
+    """The program has changed what the work relies on all along."""
+
+
+class _Work:
+    """What the thread in the background does now. ``thread``: its number, while it works; 0 else."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.until = 0.0
+        self.waiting = 0  # for its end
+        self.stopping = False
+        self.gate = threading.Lock()  # held while it works, but for its rests: what forks takes it
+        self.seen: dict[int, tuple[int, int]] = {}
+        self.read: Callable[[], tuple] = tuple  # what the program may not change meanwhile, and what it was
+        self.state: tuple = ()
+
+
+_work = _Work()
+
+
+def point() -> None:
+    """Called by rules of the compiler wherever they come by often: the thread in the background lets others run."""
+    if _work.thread and _work.thread == threading.get_ident():
+        _turn()
+
+
+def here() -> bool:
+    """Whether this is the thread in the background, at work."""
+    return _work.thread != 0 and _work.thread == threading.get_ident()
+
+
+def only_in_call(why: str) -> None:
+    """Raise InTheCall in the background."""
+    if here():
+        raise InTheCall(why)
+
+
+def check_state() -> None:
+    """Raise Changed where the program has changed what the work depends on since it was begun."""
+    if here() and _work.read() != _work.state:
+        raise Changed("a switch that all threads share, such as the default dtype")
+
+
+@contextlib.contextmanager
+def working(read: Callable[[], tuple]) -> Iterator[None]:
+    """What is done inside is work in the background. ``read``: what has to be the same all along."""
+    with _work.gate:
+        _work.read, _work.state = read, read()
+        _work.thread = threading.get_ident()
+        _work.until = time.perf_counter() + SLICE_S
+        try:
+            yield
+        finally:
+            _work.thread = 0
+
+
+def stop(wanted: bool) -> None:
+    """Have the work end at the next point, and what is begun before ``stop(False)``."""
+    _work.stopping = wanted
+
+
+@contextlib.contextmanager
+def hurried() -> Iterator[None]:
+    """Inside, this thread waits for the work to end, which takes no rests."""
+    with _lock:
+        _work.waiting += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _work.waiting -= 1
+
+
+_lock = threading.Lock()
+
+
+def _turn() -> None:
+    if _work.stopping:
+        raise Stopped
+    if time.perf_counter() < _work.until:
+        return
+    if _work.waiting:
+        _rest(0.0)
+    else:
+        _rest(REST_S)
+        if _others_ran():
+            _rest(LONG_REST_S)
+    check_state()
+    _work.until = time.perf_counter() + SLICE_S
+
+
+def _rest(seconds: float) -> None:
+    _work.gate.release()
+    try:
+        time.sleep(seconds)
+    finally:
+        _work.gate.acquire()
+
+
+def _others_ran() -> bool:
+    """Whether another thread has come on with its Python code since the last time."""
+    now = {thread: (id(frame), frame.f_lasti) for thread, frame in sys._current_frames().items()
+           if thread != _work.thread}
+    before, _work.seen = _work.seen, now
+    return now != before
+
+
+def wait_for(process: subprocess.Popen) -> bytes:
+    """What a process has written, once it has ended. It is ended where the work is."""
+    if not here():
+        return process.communicate()[0]
+    while True:
+        _work.gate.release()
+        try:
+            return process.communicate(timeout=_POLL_S)[0]
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            _work.gate.acquire()
+        if _work.stopping:
+            raise Stopped
+
+
+def wait_until(event: threading.Event) -> None:
+    """``event.wait()``, which ends where the work does."""
+    if not here():
+        event.wait()
+        return
+    while True:
+        _work.gate.release()
+        try:
+            if event.wait(_POLL_S):
+                return
+        finally:
+            _work.gate.acquire()
+        if _work.stopping:
+            raise Stopped
+
+
+# ---- forks ----------------------------------------------------------------------------------------------------------
+
+_held = threading.local()
+
+
+def _before_fork() -> None:
+    _held.gate = not here() and _work.gate.acquire(timeout=FORK_WAITS_S)
+
+
+def _after_in_parent() -> None:
+    if getattr(_held, "gate", False):
+        _work.gate.release()
+
+
+def _after_in_child() -> None:
+    """There is no such thread in a child."""
+    global _work, _lock
+    _work, _lock = _Work(), threading.Lock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
