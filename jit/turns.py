@@ -14,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-SLICE_S = 0.0005  # of work between two rests
+import torch
+
+SLICE_S = 0.0004  # of work between two rests
 REST_S = 0.0001  # enough for a thread that waits for the interpreter's lock to get it
-LONG_REST_S = 0.002  # where that is so
+LONG_REST_S = 0.001  # while the program computes: it has the lock for two thirds of the time at least
+BUSY = 0.1  # of the time in which the program's threads compute, from which on it does
 FORK_WAITS_S = 10.0
 _POLL_S = 0.02
 
@@ -44,13 +46,20 @@ class _Work:
 
     def __init__(self) -> None:
         self.thread = 0
-        self.until = 0.0
+        self.until = 0.0  # the end of its slice
+        self.seen = (0.0, 0.0)  # the clock, and how long the process's other threads have computed
         self.waiting = 0  # for its end
         self.stopping = False
         self.gate = threading.Lock()  # held while it works, but for its rests: what forks takes it
-        self.seen: dict[int, tuple[int, int]] = {}
         self.read: Callable[[], tuple] = tuple  # what the program may not change meanwhile, and what it was
         self.state: tuple = ()
+        self.tensors: list[tuple[torch.Tensor, tuple]] = []
+
+    def program_computes(self) -> bool:
+        """Whether other threads have computed since the last time this was asked."""
+        now, others = time.perf_counter(), time.process_time() - time.thread_time()
+        (then, before), self.seen = self.seen, (now, others)
+        return others - before > BUSY * (now - then)
 
 
 _work = _Work()
@@ -75,8 +84,24 @@ def only_in_call(why: str) -> None:
 
 def check_state() -> None:
     """Raise Changed where the program has changed what the work depends on since it was begun."""
-    if here() and _work.read() != _work.state:
+    if not here():
+        return
+    if _work.read() != _work.state:
         raise Changed("a switch that all threads share, such as the default dtype")
+    for tensor, was in _work.tensors:
+        if _metadata(tensor) != was:
+            raise Changed("the metadata of a tensor")
+
+
+def relies_on(tensor: torch.Tensor) -> None:
+    """Called before the metadata of one of the program's tensors is read: in the background it may not change from here
+    on."""
+    if here():
+        _work.tensors.append((tensor, _metadata(tensor)))
+
+
+def _metadata(t: torch.Tensor) -> tuple:
+    return t.requires_grad, t.shape, t.stride(), t.storage_offset(), t.dtype, t.is_leaf
 
 
 @contextlib.contextmanager
@@ -89,7 +114,7 @@ def working(read: Callable[[], tuple]) -> Iterator[None]:
         try:
             yield
         finally:
-            _work.thread = 0
+            _work.thread, _work.tensors = 0, []
 
 
 def stop(wanted: bool) -> None:
@@ -120,9 +145,7 @@ def _turn() -> None:
     if _work.waiting:
         _rest(0.0)
     else:
-        _rest(REST_S)
-        if _others_ran():
-            _rest(LONG_REST_S)
+        _rest(LONG_REST_S if _work.program_computes() else REST_S)
     check_state()
     _work.until = time.perf_counter() + SLICE_S
 
@@ -133,14 +156,6 @@ def _rest(seconds: float) -> None:
         time.sleep(seconds)
     finally:
         _work.gate.acquire()
-
-
-def _others_ran() -> bool:
-    """Whether another thread has come on with its Python code since the last time."""
-    now = {thread: (id(frame), frame.f_lasti) for thread, frame in sys._current_frames().items()
-           if thread != _work.thread}
-    before, _work.seen = _work.seen, now
-    return now != before
 
 
 def wait_for(process: subprocess.Popen) -> bytes:
