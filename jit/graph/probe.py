@@ -150,14 +150,17 @@ def without_traces() -> Iterator[None]:
                 generator.set_state(state)
 
 
-class _Here:
-    """In place of a pattern for the texts of warnings: those of the thread in the background."""
+class _Unheard:
+    """In place of a pattern for the texts of warnings: those of the thread in the background, while that is quiet."""
+
+    quiet = 0
 
     def match(self, text: str) -> bool:
-        return turns.here()
+        return self.quiet > 0 and turns.here()
 
 
-_UNHEARD = ("ignore", _Here(), Warning, None, 0)
+_unheard = _Unheard()
+_FILTER = ("ignore", _unheard, Warning, None, 0)
 
 
 @contextlib.contextmanager
@@ -165,9 +168,13 @@ def without_warnings() -> Iterator[None]:
     """No warnings. In the background, not of this thread's: the filters are those of all threads, and the program may
     be setting them."""
     if turns.here():
-        if not warnings.filters or warnings.filters[0] is not _UNHEARD:
-            warnings.filters.insert(0, _UNHEARD)  # type: ignore[attr-defined]
-        yield
+        if not warnings.filters or warnings.filters[0] is not _FILTER:
+            warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
+        _unheard.quiet += 1
+        try:
+            yield
+        finally:
+            _unheard.quiet -= 1
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -178,16 +185,27 @@ class OwnNumbers(torch_private.DispatchMode):  # type: ignore[misc, valid-type]
     """Operators draw from a generator of the mode's own, where they may draw at all."""
 
     def __torch_dispatch__(self, fn: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = dict(kwargs or {})
-        takes = any(a.name == "generator" for a in torch_private.schema(fn).arguments)
-        if (takes or torch.Tag.nondeterministic_seeded in fn.tags) and kwargs.get("generator") is None:
-            given = [t for t in torch_private.pytree.tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
-            device = torch.device(kwargs.get("device") or (given[0].device if given else "cpu"))
+        kwargs, known = dict(kwargs or {}), torch_private.schema(fn).arguments
+        names = [a.name for a in known]
+        given = dict(zip(names, args)) | kwargs
+        now = {a.name: a.default_value for a in known} | given
+        if (("generator" in names or torch.Tag.nondeterministic_seeded in fn.tags) and now.get("generator") is None
+            and not any(now.get(name, 1) == 0 for name in ("dropout_p", "p", "dropout"))):
+            tensors = [t for t in torch_private.pytree.tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+            device = torch.device(now.get("device") or (tensors[0].device if tensors else "cpu"))
             if device.type != "meta":
-                if not takes:
-                    raise turns.InTheCall(f"{fn} is tried, which draws random numbers")
-                kwargs["generator"] = torch.Generator(device)
+                return _with_generator(fn, given)(**{**given, "generator": torch.Generator(device)})
         return fn(*args, **kwargs)
+
+
+def _with_generator(fn: Any, given: dict) -> Any:
+    """The overload of an operator that takes a generator besides ``given``."""
+    wanted = {*given, "generator"}
+    for op in (fn, *torch_private.overloads_of(fn.overloadpacket)):
+        arguments = torch_private.schema(op).arguments
+        if wanted <= {a.name for a in arguments} and not any(a.is_out for a in arguments):
+            return op
+    raise turns.InTheCall(f"{fn} is tried, which draws random numbers")
 
 
 def own_numbers(fn: Callable) -> contextlib.AbstractContextManager:
