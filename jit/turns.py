@@ -93,6 +93,12 @@ def check_state() -> None:
             raise Changed("the metadata of a tensor")
 
 
+def same(first: object, second: object) -> None:
+    """Raise Changed, in the background, for something that was read twice and is another one the second time."""
+    if here() and first is not second and first != second:
+        raise Changed("a switch that a rule reads")
+
+
 def relies_on(tensor: torch.Tensor) -> None:
     """Called before the metadata of one of the program's tensors is read: in the background it may not change from here
     on."""
@@ -101,7 +107,7 @@ def relies_on(tensor: torch.Tensor) -> None:
 
 
 def _metadata(t: torch.Tensor) -> tuple:
-    return t.requires_grad, t.shape, t.stride(), t.storage_offset(), t.dtype, t.is_leaf
+    return t.requires_grad, t.shape, t.stride(), t.storage_offset(), t.dtype, t.is_leaf, t.data_ptr() % 64
 
 
 @contextlib.contextmanager

@@ -608,3 +608,47 @@ def test_a_call_that_compiles_itself_waits_for_the_thread(held):
     in_call = jit.compile(lambda x: x * 10, options={"compile_in": "call"})
     threading.Timer(0.05, held.go.set).start()
     assert torch.equal(in_call(torch.ones(2)), torch.full((2,), 10.0)) and len(in_call.entries) == 1
+
+
+def test_iterators_that_the_call_advances():
+    def f(x, items):
+        y = x * next(items)
+        return y + sum(items)
+
+    c = jit.compile(f)
+    for _ in range(4):
+        assert torch.equal(c(torch.ones(2), iter([2, 3, 4])), torch.full((2,), 9.0))
+        jit.wait_for_compiles()
+    assert hits(c) == 2
+
+
+def test_containers_that_the_call_changes():
+    log = []
+
+    def f(x):
+        log.append(1)
+        return x + len(log)
+
+    c = jit.compile(f)
+    for n in range(1, 9):
+        assert torch.equal(c(torch.ones(2)), torch.full((2,), n + 1.0)) and len(log) == n
+        jit.wait_for_compiles()
+    assert hits(c) > 0
+
+
+def test_code_that_is_replaced_meanwhile(held):
+    def f(x):
+        return x + 1
+
+    def g(x):
+        return x + 2
+
+    c = jit.compile(f, passes=[held])
+    c(torch.ones(2))
+    assert held.reached.wait(60)
+    f.__code__ = g.__code__
+    for _ in range(4):
+        assert torch.equal(c(torch.ones(2)), torch.full((2,), 3.0))
+        held.go.set()
+        jit.wait_for_compiles()
+    assert hits(c) > 0

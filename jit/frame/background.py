@@ -151,16 +151,22 @@ class Job:
                 _not_ours.add(state.facts)
                 return
             try:
-                work(dispatcher, values)
-                self.waiting.attempts = 0
+                if work(dispatcher, values):
+                    self.waiting.attempts = 0
+                else:
+                    self.again("the call has changed what it was compiled for")
             except turns.InTheCall as why:
                 self.leave(str(why))
-            except JitError as error:  # the program has to hear of it
-                self.leave(f"{type(error).__name__}")
+            except turns.Stopped:
+                raise
             except turns.Changed as what:
                 self.again(str(what))
-            except Exception as error:  # of a rule: what it reads may have changed meanwhile
-                self.again(f"{type(error).__name__}: {error}")
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+                if isinstance(error, Exception) and not isinstance(error, JitError):
+                    self.again(text)  # of a rule: what it reads may have changed meanwhile
+                else:
+                    self.leave(text)  # the program has to hear of it
 
     def again(self, why: str) -> None:
         self.waiting.attempts += 1

@@ -284,16 +284,19 @@ class Missed:
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
         settings = self.settings
-        return (settings.on_capture is None and not (self.captures and settings.option("error_on_recompile"))
+        return (settings.on_capture is None and self.dynamic.resumed != "step" and not (self.captures and settings.option("error_on_recompile"))
                 and not (settings.option("bucket_collectives") and background.in_several_processes()))
 
-    def compile_behind(self, dispatcher, values: tuple[object, ...]) -> None:
-        """As a call that misses, in the thread in the background."""
-        with _lock, turns.working(background.shared_state):
+    def compile_behind(self, dispatcher, values: tuple[object, ...]) -> bool:
+        """As a call that misses, in the thread in the background. Whether there is an entry for these values now, if
+        there should be one."""
+        fn = wrapped_function(dispatcher)
+        with _lock, turns.working(lambda: (background.shared_state(), fn.__code__)):
             if (self.given_up or self.limits.is_full(values) or not self.may_wait()
                     or any(entry.guards.check(values) for entry in dispatcher.entries)):
-                return
-            self.compile(dispatcher, values)
+                return True
+            entry = self.compile(dispatcher, values)
+            return entry is None or entry.guards.check(values)
 
     def may_take_back(self) -> bool:
         """Whether an entry may be taken back, so that the next call captures it again."""
@@ -340,6 +343,7 @@ class Missed:
             target = captured.target if self.worth_calling(captured) else None
             if target is not None:
                 skip_code(target.__code__)
+            turns.check_state()
             entry = dispatcher.add_entry(program, target, region=self.region_of(captured))
             entry.circumstances = circumstances(captured.guards)
             if captured.check is not None:
@@ -389,7 +393,6 @@ class Missed:
         return self.settings.region() if left else None
 
     def guard_program(self, captured: Captured):
-        turns.check_state()  # which is a part of the facts
         return native_guards.program(*captured.guards.program())
 
     def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from ... import torch_private
+from ... import torch_private, turns
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
@@ -146,6 +146,7 @@ def wrap_iterator_over_iterators(s: Session, obj: Iterable, source: Source | Non
 def take_apart(s: Session, obj: Iterable, source: Source) -> Value:
     """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate):
     it advances what it iterates over."""
+    turns.only_in_call("an iterator is read")  # which the call advances
     state = src.state_of(obj)
     at = src.IteratorState(source)
     s.guards.add(at, facts.Length(len(state)))
