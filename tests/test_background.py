@@ -652,3 +652,24 @@ def test_code_that_is_replaced_meanwhile(held):
         held.go.set()
         jit.wait_for_compiles()
     assert hits(c) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu():
+    """On the stream of the call, and without the program's random numbers; what is timed is tensors of its own."""
+    model, x = Model().cuda(), torch.randn(2, 5, 16, device="cuda")
+    c = jit.compile(model, options={"templates": True})
+    plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).cuda()
+    d, y = jit.compile(plain), torch.randn(8, 64, device="cuda")
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            c(x), d(y)
+            torch.cuda.synchronize()
+            states = torch.get_rng_state(), torch.cuda.get_rng_state()
+            assert jit.wait_for_compiles()
+            assert all(map(torch.equal, states, (torch.get_rng_state(), torch.cuda.get_rng_state())))
+            c(x).sum().backward()
+            torch.testing.assert_close(d(y), plain(y))
+            torch.cuda.synchronize()
+    assert hits(d) >= 2 and hits(c) + len(c._jit_dispatcher.entries)
