@@ -246,7 +246,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         y = self.rest(self.attention(x, x, x, need_weights=False)[0])
         y = torch.nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.1)
-        return self.rnn(y)[0] + torch.rand_like(y) + torch.bernoulli(torch.full_like(y, 0.5)) + torch.randn(16)
+        return self.rnn(y)[0] + torch.rand_like(y) + torch.bernoulli(torch.full_like(y, 0.5)) + torch.randn(16).to(y)
 
 
 def test_no_random_numbers_are_taken_from_the_program():
