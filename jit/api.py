@@ -91,8 +91,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
                                  recompile_limit=recompile_limit)
     if disable:
         return model
-    return _compile(model, Settings(chosen, fullgraph, dynamic, mode=mode,
-                                    options=arguments.all_options(mode, options, recompile_limit)))
+    return _compile(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
 
 
 def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -110,9 +109,17 @@ def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynami
         raise TypeError(f"jit.compile_in_place takes a module, not {type(module).__name__}")
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     arguments.tell_of_mode(mode, 2)
-    settings = Settings(_backend(backend, passes), fullgraph, dynamic, mode=mode,
-                        options=arguments.all_options(mode, options, recompile_limit))
+    settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
     return _compile_in_place(module, None if disable else settings)
+
+
+def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: str | None, options: dict | None,
+              recompile_limit: int | None) -> Settings:
+    settings = Settings(backend, fullgraph, dynamic, mode=mode,
+                        options=arguments.all_options(mode, options, recompile_limit))
+    if settings.option("compile_in") == "background":
+        backends.load()
+    return settings
 
 
 def _compile(model: Any, settings: Settings) -> Any:

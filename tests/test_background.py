@@ -506,7 +506,7 @@ print("done")
 
 @pytest.mark.parametrize("wait, endless", [("reached.wait()", True), ("", True), ("reached.wait()", False)])
 def test_the_end_of_the_program(tmp_path, wait, endless):
-    environment = {**os.environ, "JIT_COMPILE_IN": "background", "PYTHONPATH": ROOT}
+    environment = {**os.environ, "JIT_COMPILE_IN": "background", "PYTHONPATH": os.pathsep.join([ROOT, *sys.path])}
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(wait=wait, endless=endless)], env=environment,
                           capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
