@@ -12,6 +12,7 @@ forks does so while the thread is at a point, where it imports nothing and is in
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import threading
@@ -24,6 +25,8 @@ SLICE_S = 0.0004  # of work between two rests
 REST_S = 0.0001  # enough for a thread that waits for the interpreter's lock to get it
 LONG_REST_S = 0.001  # while the program computes: it has the lock for two thirds of the time at least
 BUSY = 0.1  # of the time in which the program's threads compute, from which on it does
+COLLECT_S = 1.0  # between two collections of garbage among new objects
+_NEVER = 1 << 30  # objects, until Python collects garbage by itself
 FORK_WAITS_S = 10.0
 _POLL_S = 0.02
 
@@ -53,7 +56,35 @@ class _Work:
         self.gate = threading.Lock()  # held while it works, but for its rests: what forks takes it
         self.read: Callable[[], tuple] = tuple  # what the program may not change meanwhile, and what it was
         self.state: tuple = ()
+        self.thresholds: tuple[tuple, tuple] | None = None  # of the garbage collector: those before, and ours
+        self.collected = 0.0
         self.tensors: list[tuple[torch.Tensor, tuple]] = []
+
+    @contextlib.contextmanager
+    def few_collections(self) -> Iterator[None]:
+        """Inside, garbage is collected now and then (``collect``), among new objects alone: compiling makes so many that
+        Python would look at all there are, which keeps the interpreter's lock for 0.3 s beside a large library. What
+        the program sets meanwhile stays."""
+        before = gc.get_threshold()
+        ours = (_NEVER, *before[1:])
+        if before[0]:
+            gc.set_threshold(*ours)
+            self.thresholds = before, ours
+        try:
+            yield
+        finally:
+            self.leave_thresholds()
+
+    def leave_thresholds(self) -> None:
+        if self.thresholds is not None and gc.get_threshold() == self.thresholds[1]:
+            gc.set_threshold(*self.thresholds[0])
+        self.thresholds = None
+
+    def collect(self, now: float) -> None:
+        if now > self.collected + COLLECT_S:
+            self.collected = now
+            if gc.isenabled():
+                gc.collect(0)
 
     def program_computes(self) -> bool:
         """Whether other threads have computed since the last time this was asked."""
@@ -113,10 +144,11 @@ def _metadata(t: torch.Tensor) -> tuple:
 @contextlib.contextmanager
 def working(read: Callable[[], tuple]) -> Iterator[None]:
     """What is done inside is work in the background. ``read``: what has to be the same all along."""
-    with _work.gate:
+    with _work.gate, _work.few_collections():
         _work.read, _work.state = read, read()
         _work.thread = threading.get_ident()
         _work.until = time.perf_counter() + SLICE_S
+        _work.collected = time.perf_counter()
         try:
             yield
         finally:
@@ -146,8 +178,10 @@ _lock = threading.Lock()
 def _turn() -> None:
     if _work.stopping:
         raise Stopped
-    if time.perf_counter() < _work.until:
+    now = time.perf_counter()
+    if now < _work.until:
         return
+    _work.collect(now)
     if _work.waiting:
         _rest(0.0)
     else:
@@ -213,6 +247,7 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     """There is no such thread in a child."""
     global _work, _lock
+    _work.leave_thresholds()
     _work, _lock = _Work(), threading.Lock()
 
 

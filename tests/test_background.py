@@ -585,6 +585,34 @@ def test_options_of_a_function_are_not_those_of_the_program(held):
     assert seen == [True] and not config.match_eager_rounding
 
 
+def test_garbage_of_the_program_is_collected_meanwhile(held):
+    class Circle:
+        def __init__(self):
+            self.itself = self
+
+    before = gc.get_threshold()
+    c = jit.compile(lambda x: x + 1, passes=[held])
+    c(torch.ones(2))
+    assert held.reached.wait(60)
+    gone = weakref.ref(Circle())
+    for _ in range(200):
+        if gone() is None:
+            break
+        held.go.wait(0.05)
+    assert gone() is None
+    held.go.set()
+    jit.wait_for_compiles()
+    assert gc.get_threshold() == before
+    other = jit.compile(lambda x: x + 2)
+    try:
+        other(torch.ones(2))
+        gc.set_threshold(500, 5, 5)
+        jit.wait_for_compiles()
+        assert gc.get_threshold() == (500, 5, 5)
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_the_option():
     with config.patch(compile_in="call"):
         c = jit.compile(lambda x: x + 1, options={"compile_in": "background"})
