@@ -5,8 +5,9 @@ Compiling is mostly Python, so it and the program take turns with the interprete
 call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, longer where the program has
 run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
 
-At such a point the work can also be ended (``Stopped``): at the end of the program, and by ``jit.reset``. A process that
-forks does so while the thread is at a point, where it imports nothing and is in no block of a lock of the compiler's.
+At such a point the work can also be ended (``Stopped``): at the end of the program, and by ``jit.reset``. A process
+that forks does so while the thread is at a point, where it imports nothing and holds no lock but those that a child
+makes anew.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class _Work:
 
     @contextlib.contextmanager
     def few_collections(self) -> Iterator[None]:
-        """Inside, garbage is collected now and then (``collect``), among new objects alone: compiling makes so many that
-        Python would look at all there are, which keeps the interpreter's lock for 0.3 s beside a large library. What
-        the program sets meanwhile stays."""
+        """Inside, garbage is collected now and then (``collect``), among new objects alone: compiling makes so many
+        that Python would look at all there are, which keeps the interpreter's lock for 0.3 s beside a large library.
+        What the program sets meanwhile stays."""
         before = gc.get_threshold()
         ours = (_NEVER, *before[1:])
         if before[0]:

@@ -133,7 +133,8 @@ class Waiting:
 class Job:
     """One call to compile for. ``work``: ``work(dispatcher, values)`` does it."""
 
-    def __init__(self, waiting: Waiting, dispatcher: Any, values: tuple, work: Callable, state: State, name: str) -> None:
+    def __init__(self, waiting: Waiting, dispatcher: Any, values: tuple, work: Callable, state: State,
+                 name: str) -> None:
         self.waiting, self.dispatcher = waiting, weakref.ref(dispatcher)
         self.values, self.work, self.state, self.name = values, work, state, name
 
@@ -192,6 +193,8 @@ class Queue:
 
     def add(self, job: Job) -> None:
         with self.changed:
+            if job.waiting.job is not None:  # another thread's call was first
+                return
             job.waiting.job = job
             self.jobs.append(job)
             if self.thread is None:

@@ -284,7 +284,8 @@ class Missed:
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
         settings = self.settings
-        return (settings.on_capture is None and self.dynamic.resumed != "step" and not (self.captures and settings.option("error_on_recompile"))
+        return (settings.on_capture is None and self.dynamic.resumed != "step"
+                and not (self.captures and settings.option("error_on_recompile"))
                 and not (settings.option("bucket_collectives") and background.in_several_processes()))
 
     def compile_behind(self, dispatcher, values: tuple[object, ...]) -> bool:
