@@ -162,7 +162,7 @@ class Job:
                 raise
             except turns.Changed as what:
                 self.again(str(what))
-            except BaseException as error:
+            except BaseException as error:  # whatever a rule, or code of the user's that it calls, raises
                 text = f"{type(error).__name__}: {error}"
                 if isinstance(error, Exception) and not isinstance(error, JitError):
                     self.again(text)  # of a rule: what it reads may have changed meanwhile
