@@ -225,7 +225,8 @@ class Queue:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until nothing is left to do; whether that is so."""
-        if threading.current_thread() is self.thread:  # code of the program's, such as a finalizer
+        # Code of the program's in a compilation, such as a finalizer or a backend: it would wait for itself.
+        if threading.current_thread() is self.thread or native().is_capturing():
             return self.is_empty()
         end = None if timeout is None else time.monotonic() + timeout
         with turns.hurried(), self.changed:
