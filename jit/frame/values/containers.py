@@ -506,8 +506,18 @@ class DequeValue(SequenceValue):
     def like(self, elements: list[Value]) -> Value:
         return DequeValue(elements, maxlen=self.maxlen)
 
+    def pytype(self, s: Session) -> type:
+        if self.obj is not None and self.source is not None:  # what is done to one depends on how many it takes
+            most = self.maxlen
+            s.guards.add(src.GetAttr(self.source, "maxlen"), facts.identity(None) if most is None else
+                         facts.Equals(most))
+        return super().pytype(s)
+
     def getset(self, s: Session, raw: object, name: str) -> Value:
-        return Constant(self.maxlen) if name == "maxlen" else super().getset(s, raw, name)
+        if name != "maxlen":
+            return super().getset(s, raw, name)
+        self.pytype(s)
+        return Constant(self.maxlen)
 
     def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if op.inplace is not None:
