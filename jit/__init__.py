@@ -8,13 +8,13 @@ if versions.refusal() is None:
     from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,
                       cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,
                       mark_dynamic, mark_static, mark_unbacked, nested_compile_region, reset, set_stance,
-                      substitute_in_graph, verify)
+                      substitute_in_graph, verify, wait_for_compiles)
     from .saving import load, save
 else:
     from .uncompiled import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count,
                              compile_in_place, cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling,
                              is_dynamo_compiling, mark_dynamic, mark_static, mark_unbacked, nested_compile_region,
-                             load, reset, save, set_stance, substitute_in_graph, verify)
+                             load, reset, save, set_stance, substitute_in_graph, verify, wait_for_compiles)
 from .errors import CompileError, JitError, LoadError, PassError, RecompileError, Unsupported
 
 def __getattr__(name: str) -> object:
@@ -28,4 +28,4 @@ __all__ = ["CompileError", "Explanation", "JitError", "LoadError", "PassError", 
            "allow_in_graph", "assume_constant_result", "compile", "compile_count", "compile_in_place", "config",
            "cudagraph_mark_step_begin", "disable", "explain", "graph_break", "is_compiling", "is_dynamo_compiling",
            "load", "mark_dynamic", "mark_static", "mark_unbacked", "nested_compile_region", "reset", "save", "set_stance",
-           "substitute_in_graph", "verify"]
+           "substitute_in_graph", "verify", "wait_for_compiles"]

@@ -18,6 +18,7 @@ from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
 from .frame import marks
+from .frame.background import wait_for_compiles  # noqa: F401
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked  # noqa: F401
 from .frame.markers import (  # noqa: F401
     allow_in_graph, assume_constant_result, cudagraph_mark_step_begin, graph_break, is_compiling, is_dynamo_compiling,
@@ -90,8 +91,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
                                  recompile_limit=recompile_limit)
     if disable:
         return model
-    return _compile(model, Settings(chosen, fullgraph, dynamic, mode=mode,
-                                    options=arguments.all_options(mode, options, recompile_limit)))
+    return _compile(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
 
 
 def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -109,9 +109,17 @@ def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynami
         raise TypeError(f"jit.compile_in_place takes a module, not {type(module).__name__}")
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     arguments.tell_of_mode(mode, 2)
-    settings = Settings(_backend(backend, passes), fullgraph, dynamic, mode=mode,
-                        options=arguments.all_options(mode, options, recompile_limit))
+    settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
     return _compile_in_place(module, None if disable else settings)
+
+
+def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: str | None, options: dict | None,
+              recompile_limit: int | None) -> Settings:
+    settings = Settings(backend, fullgraph, dynamic, mode=mode,
+                        options=arguments.all_options(mode, options, recompile_limit))
+    if settings.option("compile_in") == "background":
+        backends.load()
+    return settings
 
 
 def _compile(model: Any, settings: Settings) -> Any:
@@ -187,6 +195,9 @@ def compile_count() -> int:
     return dispatch.compile_count()
 
 
+_IN_CALL = {"compile_in": "call"}  # for what is told of one call
+
+
 def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..., Verification]:
     """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see
     ``jit.numerics`` for how.
@@ -218,7 +229,8 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
         watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
         settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
-                                     options=arguments.all_options(options.get("mode"), options.get("options")))
+                                     options=arguments.all_options(options.get("mode"), options.get("options"))
+                            | _IN_CALL)
         report.result = _compile(model, settings)(*args, **kwargs)
         if report.own_numbers:
             report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
@@ -244,7 +256,7 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
             return plans[graph]
 
         settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append,
-                            options=arguments.all_options(options.get("mode"), options.get("options")))
+                            options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
         compiled = _compile(model, settings)
         made = compiled(*args, **kwargs)
         if type(made) is types.GeneratorType:

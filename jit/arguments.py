@@ -42,6 +42,8 @@ def check(fullgraph: object, dynamic: object, mode: object, options: Any, disabl
             raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
         if type(value) is not option.type:
             raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
+        if wrong := config.not_among(option, value):
+            raise ValueError(f"options[{name!r}]={value!r}: {wrong}")
 
 
 def all_options(mode: str | None, options: dict | None, recompile_limit: int | None = None) -> dict:

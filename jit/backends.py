@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
     from .graph.recording import Gradient
 
 _graph_log = logs.channel("graph")
+
+
+def load() -> None:
+    """Load now what compiling would load when it comes to it: imports keep the interpreter's lock, and so other
+    threads, for long."""
+    from . import compiling, second  # noqa: F401  late, as in ``compile_native``
+
+    for kind in devices.registered():
+        if kind.emitter is not None and (kind.host or kind.generators() is not None):
+            importlib.import_module(kind.emitter)
+    torch.nn.functional.gelu(torch.empty(1, device="meta"))  # with it PyTorch loads what its own type rules need
 
 
 def compile_native(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import os
 import sys
@@ -20,6 +21,7 @@ class Option:
     help: str
     minimum: int | None = None
     compiled: bool = True  # whether what is compiled depends on it
+    choices: tuple[str, ...] = ()  # all that a text may be; empty: any
 
     @property
     def type(self) -> type:
@@ -68,6 +70,9 @@ OPTIONS = {
                        compiled=False),
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "
                            "checks; read when jit is imported"),
+    "compile_in": Option("call", "where functions are compiled: in the call that needs it, or in the background, while "
+                                 "calls run in eager", choices=("call", "background"),
+                         compiled=False),
     "compile_threads": Option(max(1, min(16, os.cpu_count() or 1)), "kernels compiled at the same time", 1,
                               compiled=False),
 }
@@ -82,13 +87,20 @@ if TYPE_CHECKING:
 
 def _checked(name: str, value: object) -> object:
     """``value`` if the option ``name`` takes it. Raises TypeError for another type and ValueError for a number that is
-    too small."""
+    too small, or a text that is none of its choices."""
     option = OPTIONS[name]
     if type(value) is not option.type:
         raise TypeError(f"jit.config.{name} takes {option.type.__name__}, not {type(value).__name__}")
     if option.minimum is not None and value < option.minimum:  # type: ignore[operator]
         raise ValueError(f"jit.config.{name} = {value!r}: the least is {option.minimum}")
+    if wrong := not_among(option, value):
+        raise ValueError(f"jit.config.{name} = {value!r}: {wrong}")
     return value
+
+
+def not_among(option: Option, value: object) -> str:
+    """What is wrong with a value that is none of an option's choices; empty where nothing is."""
+    return "" if not option.choices or value in option.choices else f"expected {' or '.join(option.choices)}"
 
 
 def _parse(name: str, text: str, called: str) -> object:
@@ -107,7 +119,30 @@ def _parse(name: str, text: str, called: str) -> object:
         raise ValueError(f"{variable}={text!r}: expected {option.type.__name__}") from None
     if option.minimum is not None and value < option.minimum:
         raise ValueError(f"{variable}={text!r}: the least is {option.minimum}")
+    if wrong := not_among(option, value):
+        raise ValueError(f"{variable}={text!r}: {wrong}")
     return value
+
+
+# What options are in a part of a thread's work, and in the threads that it starts for it: see ``overlaid``.
+_overlay: contextvars.ContextVar[dict[str, object]] = contextvars.ContextVar("options of one compilation")
+
+
+class _Value:
+    """An option as an attribute of the module."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: types.ModuleType, cls: type) -> object:
+        over = _overlay.get(_NONE)
+        return over[self.name] if self.name in over else vars(module)[self.name]
+
+    def __set__(self, module: types.ModuleType, value: object) -> None:
+        vars(module)[self.name] = value
+
+
+_NONE: dict[str, object] = {}
 
 
 class _Config(types.ModuleType):
@@ -131,14 +166,25 @@ class _Config(types.ModuleType):
 def patch(**values: object) -> Iterator[None]:
     """Set options for the length of a ``with`` block: ``with jit.config.patch(strict=True): ...``"""
     module = sys.modules[__name__]
-    before = {name: getattr(module, name) for name in values}
+    before = {name: vars(module).get(ALSO_CALLED.get(name, name)) for name in values}
     try:
         for name, value in values.items():
             setattr(module, name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(module, name, value)
+            if value is not None:  # else there is no such option, which was said
+                setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def overlaid(**values: object) -> Iterator[None]:
+    """As ``patch``, in this thread only: a function may be compiled with its options while the program sets others."""
+    token = _overlay.set({**_overlay.get(_NONE), **{name: _checked(name, value) for name, value in values.items()}})
+    try:
+        yield
+    finally:
+        _overlay.reset(token)
 
 
 def describe() -> str:
@@ -151,4 +197,5 @@ for _name, _option in OPTIONS.items():
     _given = next((_n for _n in _names if "JIT_" + _n.upper() in os.environ), None)
     globals()[_name] = (_option.default if _given is None
                         else _parse(_name, os.environ["JIT_" + _given.upper()], _given))
+    setattr(_Config, _name, _Value(_name))
 sys.modules[__name__].__class__ = _Config

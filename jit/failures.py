@@ -11,7 +11,7 @@ import os
 import threading
 import warnings
 
-from . import config, progress
+from . import config, progress, turns
 from .errors import NoCompiler
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -43,7 +43,8 @@ def rule_of(error: BaseException) -> tuple | None:
 def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     """Warn of ``error``, raised by a rule at ``where`` (file, line, function) of the program; ``consequence`` says what
     happens now. Raises it with ``config.strict``."""
-    if config.strict or isinstance(error, InternalFailure):  # the warning itself, where warnings are errors
+    # The warning itself, where warnings are errors; in the background what was read may have changed meanwhile.
+    if config.strict or isinstance(error, InternalFailure) or turns.here():
         raise error
     if isinstance(error, NoCompiler):
         return _tell_of_compiler(error)

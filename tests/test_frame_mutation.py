@@ -118,6 +118,13 @@ def deques(x, q):
     return list(q), q.maxlen
 
 
+@case(lambda: [(ONES, collections.deque([1, 2, 3], 3)), (ONES, collections.deque([1, 2, 3], 5)),
+               (ONES, collections.deque([1, 2, 3]))])
+def full_deques(x, q):
+    q.append(1)
+    return list(q), q.maxlen
+
+
 @case(lambda: [(ONES, torch.ones(1)), (ONES, 5), (ONES, O())])
 def attribute_of_anything(x, t):
     t.k = 5

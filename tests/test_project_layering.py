@@ -14,10 +14,10 @@ PACKAGE = ROOT / "jit"
 # Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no
 # room.
 SHARED = ("by_class", "config", "devices", "logs", "errors", "failures", "progress", "reasons", "recent",
-          "torch_private", "versions")
+          "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics",
-       "interop", "second", "__init__", "__main__")
+       "interop", "second", "saving", "commands", "__init__", "__main__")
 
 # What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
 # and what prims and operators mean.

@@ -21,6 +21,7 @@ from ..errors import Unsupported
 from ..graph import dims
 from ..graph.ir import Node
 from ..graph.prims import POINTWISE, REDUCTIONS, SCANS, SCATTERS, info
+from ..turns import point
 from . import fusion, indexing, loops, nest
 from .approximate import rounded, rounded_inputs
 from .chunks import chunk_plan, few_columns
@@ -655,6 +656,7 @@ class Lowered:
 
 def lower_group(group: Group, places: Callable, stored: dict[Node, Place], name: str) -> list:
     """The kernels of a group: one, or two for a split reduction. Returns a list of Lowered."""
+    point()
     if group.columns is not None:
         return _with_columns(group, group.columns, places, stored, name)
     if group.members[0].node.op in SCATTERS:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 
-from jit import logs, progress
+from jit import logs, progress, turns
 from jit.errors import CompileError, NoCompiler
 from jit.runtime import cache, sanitizers
 from jit.runtime.libraries import cpu_facts
@@ -149,16 +149,19 @@ def build(sources: list[str]) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
                                                                                   "unit(s)"):
             running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
-            for done, (k, source, process, output) in enumerate(running):
-                progress.kernels(done, len(running))
-                text = process.communicate()[0].decode(errors="replace")
-                if process.returncode:
-                    for _, _, other, _ in running:
-                        other.kill()
-                        other.wait()
-                    raise CompileError(_failure(process, text, source))
-                with open(output, "rb") as f:
-                    paths[k] = cache.put(k, f.read())
+            try:
+                for done, (k, source, process, output) in enumerate(running):
+                    progress.kernels(done, len(running))
+                    text = turns.wait_for(process).decode(errors="replace")
+                    if process.returncode:
+                        raise CompileError(_failure(process, text, source))
+                    with open(output, "rb") as f:
+                        paths[k] = cache.put(k, f.read())
+            finally:
+                for _, _, process, _ in running:
+                    if process.poll() is None:
+                        process.kill()
+                        process.wait()
     return [paths[k] for k in keys]
 
 

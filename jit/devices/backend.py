@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Callable
 
 import torch
@@ -41,6 +42,10 @@ class Backend:
     def recording(self) -> bool:
         """Whether what is launched now is recorded rather than run."""
         return False
+
+    def place(self) -> contextlib.AbstractContextManager:
+        """A block in which another thread works on the device, and in the stream, in which this one does."""
+        return contextlib.nullcontext()
 
     def settle(self) -> None:
         """Wait for all that was launched."""

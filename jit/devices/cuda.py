@@ -6,6 +6,7 @@ a machine without one compiles the same kernels.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from typing import Callable
@@ -82,6 +83,11 @@ class Cuda(Backend):
 
     def recording(self) -> bool:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def place(self) -> contextlib.AbstractContextManager:
+        if not torch.cuda.is_initialized():
+            return contextlib.nullcontext()
+        return torch.cuda.stream(torch.cuda.current_stream())
 
     def settle(self) -> None:
         if torch.cuda.is_initialized():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import threading
 import time
 import types
@@ -12,12 +13,12 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
-from .. import config, failures, logs, progress, torch_private
+from .. import config, failures, logs, progress, torch_private, turns
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import stance, stored, trial
+from . import background, stance, stored, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -94,7 +95,7 @@ class Settings:
                       gradient: Gradient | None = None) -> tuple:
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
-        with config.patch(**self.options) if self.options else contextlib.nullcontext():
+        with config.overlaid(**self.options) if self.options else contextlib.nullcontext():
             plan = self.backend(graph, [v.obj for v in inputs], gradient)
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
@@ -250,6 +251,7 @@ class Missed:
         self.assuming = True
         self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
         self.reasons: list[str] = []
+        self.waiting = background.Waiting()
 
     def renew(self, resumed: bool | str | None = None) -> None:
         """Know nothing of what varies."""
@@ -270,7 +272,10 @@ class Missed:
             if self.retired is not None and self.retired.guards.check(values):
                 return self.retired
             return self.not_now(dispatcher, values)
-        with _lock:
+        if (self.settings.option("compile_in") == "background" and self.may_wait()
+                and background.takes(self.waiting, dispatcher, values, self.compile_behind)):
+            return None
+        with turns.hurried(), _lock:
             if self.given_up or self.limits.is_full(values):
                 return None
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
@@ -306,6 +311,27 @@ class Missed:
             name = wrapped_function(dispatcher).__qualname__
             entry.trial = trial.Trial(entry, name, len(summary.breaks), captures_so_far)
         return entry
+
+    def may_wait(self) -> bool:
+        """Whether a call may run in eager until an entry for it is there."""
+        settings = self.settings
+        return (settings.on_capture is None and self.dynamic.resumed != "step"
+                and not (self.captures and settings.option("error_on_recompile"))
+                and not (settings.option("bucket_collectives") and background.in_several_processes()))
+
+    def compile_behind(self, dispatcher, values: tuple[object, ...]) -> bool:
+        """As a call that misses, in the thread in the background. Whether there is an entry for these values now, if
+        there should be one."""
+        fn = wrapped_function(dispatcher)
+        with _lock, turns.working(lambda: (background.shared_state(), fn.__code__)):
+            if (self.given_up or self.limits.is_full(values) or not self.may_wait()
+                    or any(entry.guards.check(values) for entry in dispatcher.entries)):
+                return True
+            key = stored.key_of(self, fn, dispatcher, values)
+            entry = self.stored(dispatcher, fn, values, key)
+            if entry is None:
+                entry = self.compile(dispatcher, values, key)
+            return entry is None or entry.guards.check(values)
 
     def may_take_back(self) -> bool:
         """Whether an entry may be taken back, so that the next call captures it again."""
@@ -351,6 +377,7 @@ class Missed:
             captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
             program = self.guard_program(captured)
             target = captured.target if self.worth_calling(captured) else None
+            turns.check_state()
             number = len(self.captures)
             entry = self.add(dispatcher, program, target, self.region_of(captured), circumstances(captured.guards),
                              captured.summary(), captured.told)
@@ -467,6 +494,15 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _after_in_child() -> None:
+    """What held the lock is not there in a child that was forked meanwhile."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_in_child)
+
+
 def wrapped_function(dispatcher) -> types.FunctionType:
     """The plain function behind a dispatcher."""
     fn = dispatcher.__wrapped__
@@ -509,6 +545,7 @@ def captures_so_far() -> int:
 def reset() -> None:
     """Forget every entry of every dispatcher; those on disk are not looked at any more."""
     stored.off()
+    background.cancel()
     for dispatcher in list(_dispatchers):
         dispatcher.clear()
         missed = dispatcher.on_miss
@@ -516,6 +553,7 @@ def reset() -> None:
             missed.captures.clear()
             missed.candidates.clear()
             missed.given_up, missed.failures, missed.assuming, missed.limits = False, 0, True, Limits()
+            missed.waiting = background.Waiting()
             missed.settings.told = Told()
             missed.renew()
             missed.settings.resumes.clear()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 
 from .. import progress
 from ..errors import Unsupported
+from ..turns import point
 from .decode import decode
 from .values.base import Raised, Value
 from .values.constant import Constant
@@ -139,6 +140,7 @@ class Frame:
             if self.spliceable:
                 self.mark, self.kept = s.journal.checkpoint(), list(self.stack)
             s.steps += 1
+            point()
             try:
                 if s.steps > MAX_STEPS:
                     raise Unsupported(f"more than {MAX_STEPS} instructions in one capture", kind="long-loop")

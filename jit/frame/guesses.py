@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from .. import torch_private
+from .. import torch_private, turns
 from ..graph import constants
 from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
@@ -54,6 +54,7 @@ def guess(s: Session, node: Node) -> None:
                for t in tensors):
         return None
     compute = compile_python(Graph(inputs, cone, [Output(node)], s.tracer.env))
+    turns.only_in_call("the values of a tensor are read")  # which the program may be writing to
     try:
         with torch.no_grad():
             value = compute(*[t.obj for t in tensors])[0].clone()

@@ -59,9 +59,10 @@ class Lookups:
 
     def inherits(self, cls, target) -> bool:
         """Whether ``target`` is among the bases of a class, which are guarded."""
+        mro = _mro_of(cls)
         if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.s.heap.templates:
-            self.s.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), facts.identity(_mro_of(cls)))
-        return target in _mro_of(cls)
+            self.s.guards.add(src.Mro(src.Const(cls, cls.__qualname__)), facts.identity(mro))
+        return target in mro
 
     def is_data_descriptor(self, raw) -> bool:
         """Whether what a class has under a name goes before the instance's own; what its type lacks is guarded."""

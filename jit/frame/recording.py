@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import progress
+from .. import progress, turns
 from ..errors import EagerRaises, Unsupported
 from ..graph.backward import make_leaf
 from ..graph.dims import Sym
@@ -74,6 +74,7 @@ class Recording:
     def tensor_input(self, value: TensorValue):
         """Make a real tensor a graph input, guarded by its metadata."""
         check_supported(value.obj)
+        turns.relies_on(value.obj)
         region = self.s.tracer.region_of(value.obj)
         if region is not None:
             return self.shared_input(value, region)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from .. import torch_private
+from .. import torch_private, turns
 from ..errors import Unsupported
 from ..graph.changes import OtherShape
 from ..graph.dims import hint
@@ -93,6 +93,7 @@ def _resize(s: Session, target: TensorValue, found: TensorType, strides: tuple, 
 
 def _warn(s: Session, had: tuple, gets: tuple) -> None:
     """PyTorch warns where it resizes what has elements."""
+    turns.only_in_call("the text of a warning is asked for")  # which all threads would have recorded
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.abs(torch.empty(()).expand(tuple(map(hint, gets))), out=torch.empty(tuple(map(hint, had))))

@@ -20,6 +20,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from .. import turns
 from ..errors import Unsupported
 from ..graph.journal import ABSENT
 from ..runtime import facts
@@ -93,9 +94,11 @@ class States:
     def get(self, state: TrackedState, *key):
         """What the program is told."""
         self.uses[state] += 1
+        found = self.peek(state, *key)
         if (state, *key) not in self.now:
             state.guard(self.s, *key)
-        return self.peek(state, *key)
+            turns.same(found, self.peek(state, *key))
+        return found
 
     def peek(self, state: TrackedState, *key):
         """The state at this point of the program, for our own use: nothing is guarded."""

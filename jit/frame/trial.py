@@ -17,6 +17,7 @@ import torch
 
 from .. import config, logs, torch_private
 from ..devices import registered
+from . import background
 
 if TYPE_CHECKING:
     from ..runtime.native import Entry
@@ -38,7 +39,7 @@ def _random_states() -> list[bytes]:
 def _may_time() -> bool:
     """Whether a call can be timed here: not while work is being recorded on a device, and in one process of several,
     which have to do the same."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if background.in_several_processes() or background.is_busy():
         return False
     return not torch.are_deterministic_algorithms_enabled() and not any(kind.recording() for kind in registered())
 

@@ -13,7 +13,7 @@ import torch
 from jit import torch_private
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
-from jit.graph import registry, unstated_views
+from jit.graph import probe, registry, unstated_views
 from jit.graph.build import NUMBER, is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
@@ -182,6 +182,16 @@ def overloads(name: str) -> list[Overload]:
                     found.append(entry)
         _overloads[name] = found
     return found
+
+
+def _may_draw(fn: object) -> bool:
+    """Whether a callable may draw random numbers."""
+    of = getattr(fn, "__self__", None)
+    known = [of] if isinstance(of, Overload) else overloads(getattr(fn, "__name__", "") or "")
+    return not known or any(o.random for o in known)
+
+
+probe.may_draw = _may_draw
 
 
 def bind(name: str, args: Sequence[object], kwargs: dict[str, object], b: Builder,

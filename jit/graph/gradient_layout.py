@@ -22,7 +22,7 @@ from jit.errors import JitError
 from jit.graph import layout
 from jit.graph.dims import hint
 from jit.graph.nested import of_kind, replaced
-from jit.graph.probe import Described, StandIns, without_traces
+from jit.graph.probe import Described, StandIns, own_numbers, without_traces
 from jit.graph.saved_tensors import Event, described
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ class _Replay:
         return self.known[d.number]
 
     def run(self, event: Event) -> bool:
-        made = list(of_kind(torch.Tensor, event.fn(*self.given(event.args), **self.given(event.kwargs))))
+        args, kwargs = self.given(event.args), self.given(event.kwargs)
+        with own_numbers(event.fn):
+            made = list(of_kind(torch.Tensor, event.fn(*args, **kwargs)))
         self.known.update(zip(event.numbers, made))
         return len(made) == len(event.numbers)
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, ClassVar, NamedTuple
 import torch
 
 from jit.devices import backend
+from jit.turns import point
 from jit.graph.dims import Dim, IntExpr, equal, product, structurally_equal
 from jit.graph.nested import replaced
 from jit.graph.shape_env import ShapeEnv
@@ -300,6 +301,7 @@ class NodeList:
 
     def node(self, op: str, inputs: tuple, attrs: dict,
              type: TensorType | tuple[TensorType | None, ...]) -> Node:
+        point()
         made = Node(self.next_id, op, inputs, attrs, type, self.loc)
         self.next_id += 1
         self.nodes.append(made)

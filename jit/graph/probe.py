@@ -18,11 +18,11 @@ import contextlib
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
-from jit import torch_private
+from jit import torch_private, turns
 from jit.by_class import by_class
 from jit.devices import registered
 from jit.errors import JitError
@@ -136,15 +136,85 @@ _STAND_INS: dict[type, Callable] = {
 @contextlib.contextmanager
 def without_traces() -> Iterator[None]:
     """A probe draws no numbers from the program's generators, warns of nothing, and is no part of autocast."""
+    if turns.here():  # the program draws meanwhile: see ``OwnNumbers``
+        with torch_private.WithoutAutocast(), without_warnings():
+            yield
+        return
     states = [(g, g.get_state()) for g in _default_generators()]
     try:
-        with torch_private.WithoutAutocast(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch_private.WithoutAutocast(), without_warnings():
             yield
     finally:
         for generator, state in states:
             if not torch.equal(generator.get_state(), state):  # a GPU's may not be set while a CUDA graph is captured
                 generator.set_state(state)
+
+
+class _Unheard:
+    """In place of a pattern for the texts of warnings: those of the thread in the background, while that is quiet."""
+
+    quiet = 0
+
+    def match(self, text: str) -> bool:
+        return self.quiet > 0 and turns.here()
+
+
+_unheard = _Unheard()
+_FILTER = ("ignore", _unheard, Warning, None, 0)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """No warnings. In the background, not of this thread's: the filters are those of all threads, and the program may
+    be setting them."""
+    if turns.here():
+        if not warnings.filters or warnings.filters[0] is not _FILTER:
+            warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
+        _unheard.quiet += 1
+        try:
+            yield
+        finally:
+            _unheard.quiet -= 1
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class OwnNumbers(torch_private.DispatchMode):  # type: ignore[misc, valid-type]
+    """Operators draw from a generator of the mode's own, where they may draw at all."""
+
+    def __torch_dispatch__(self, fn: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs, known = dict(kwargs or {}), torch_private.schema(fn).arguments
+        names = [a.name for a in known]
+        given = dict(zip(names, args)) | kwargs
+        now = {a.name: a.default_value for a in known} | given
+        if (("generator" in names or torch.Tag.nondeterministic_seeded in fn.tags) and now.get("generator") is None
+            and not any(now.get(name, 1) == 0 for name in ("dropout_p", "p", "dropout"))):
+            tensors = [t for t in torch_private.pytree.tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+            device = torch.device(now.get("device") or (tensors[0].device if tensors else "cpu"))
+            if device.type != "meta":
+                return _with_generator(fn, given)(**{**given, "generator": torch.Generator(device)})
+        return fn(*args, **kwargs)
+
+
+def _with_generator(fn: Any, given: dict) -> Any:
+    """The overload of an operator that takes a generator besides ``given``."""
+    wanted = {*given, "generator"}
+    for op in (fn, *torch_private.overloads_of(fn.overloadpacket)):
+        arguments = torch_private.schema(op).arguments
+        if wanted <= {a.name for a in arguments} and not any(a.is_out for a in arguments):
+            return op
+    raise turns.InTheCall(f"{fn} is tried, which draws random numbers")
+
+
+def own_numbers(fn: Callable) -> contextlib.AbstractContextManager:
+    """A block for a call of ``fn`` in the background."""
+    return OwnNumbers() if turns.here() and may_draw(fn) else contextlib.nullcontext()
+
+
+# Whether a call may draw random numbers, by what knows the operators.
+may_draw: Callable[[Callable], bool] = lambda fn: True  # noqa: E731
 
 
 def _default_generators() -> list:
@@ -180,12 +250,15 @@ def ask(fn: Callable, args: Sequence[object], kwargs: dict[str, object], given: 
         return t
 
     # The program's own hooks see nothing of what a probe saves.
-    with without_traces(), torch.set_grad_enabled(grad), _hooks(pack) if grad else contextlib.nullcontext():
+    with (without_traces(), torch.set_grad_enabled(grad), _hooks(pack) if grad else contextlib.nullcontext(),
+          own_numbers(fn)):
         try:
             return Answer(fn(*args, **kwargs), None, given, frozenset(kept))
         except JitError:
             raise
         except Exception as error:  # eager's own, which is what was asked
+            if isinstance(error, Warning):  # the program has just made errors of warnings
+                turns.only_in_call("a warning is an error")
             return Answer(None, error.with_traceback(None), given, frozenset(kept))
 
 

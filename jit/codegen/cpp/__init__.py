@@ -7,6 +7,7 @@ returns addresses.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 
 import torch
@@ -84,6 +85,15 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
                 for name, _ in group:
                     found[name] = _addresses[name] = libraries.address(library, name)
     return {k: found[name] for k, (name, _) in named.items()}
+
+
+def _after_in_child() -> None:
+    """A thread that compiles in the background is not there in a child that was forked while it held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_in_child)
 
 
 def forget() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import importlib.util
 import os
 import pickle
@@ -20,7 +21,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from ... import config, logs, progress
+from ... import config, logs, progress, turns
 from ...errors import CompileError
 from . import worker
 
@@ -43,8 +44,9 @@ def build(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     batch, pool = _Batch(jobs), workers()
     progress.kernels(0, len(jobs))
     for _ in range(max(1, min(len(jobs), config.compile_threads))):
-        threading.Thread(target=pool.serve, args=(batch,), name="jit-compile", daemon=True).start()
-    batch.done.wait()
+        options = contextvars.copy_context()  # of the function that is being compiled
+        threading.Thread(target=options.run, args=(pool.serve, batch), name="jit-compile", daemon=True).start()
+    turns.wait_until(batch.done)
     return batch.results
 
 

@@ -81,10 +81,11 @@ def _no_hooks(s: Session, value: TensorValue) -> None:
         if torch_private.base_of(value.obj).requires_grad:
             raise _break("a gradient of a view that requires grad because its base does since")
     for name in torch_private.gradient_hooks:
-        if getattr(value.obj, name, None):
+        hooks = getattr(value.obj, name, None)
+        if hooks:
             raise _break("backward() to a tensor with hooks on its gradient")
         if hasattr(value.obj, name):
-            s.guards.add(src.GetAttr(value.source, name), facts.identity(getattr(value.obj, name)))
+            s.guards.add(src.GetAttr(value.source, name), facts.identity(hooks))
 
 
 def _differentiate(s: Session, roots: list[Value], tangents: list[None], wrt: list[Value], keep: bool,

@@ -10,6 +10,7 @@ import traceback
 import types
 from typing import TYPE_CHECKING, NoReturn
 
+from ... import turns
 from ...errors import Unsupported
 from ..markers import graph_break, is_compiling
 from ..tables import on_call, on_code, on_descriptor, on_function
@@ -57,6 +58,7 @@ class ThreadNumber(Constant):
 
 @on_call(_thread.get_ident)
 def get_ident(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    turns.only_in_call("the number of the thread is asked for")
     return ThreadNumber(_thread.get_ident())
 
 

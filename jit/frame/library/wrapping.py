@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from ... import torch_private
+from ... import torch_private, turns
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
@@ -44,14 +44,7 @@ wrapper(types.FunctionType)(lambda s, obj, source: FunctionValue(obj, source))
 wrapper(types.ModuleType)(lambda s, obj, source: PyModuleValue(obj, source))
 wrapper(types.CellType)(lambda s, obj, source: CellValue(real=obj, source=source))
 wrapper(range)(lambda s, obj, source: RangeValue(obj, source))
-
-
-@wrapper(collections.deque)
-def wrap_deque(s: Session, obj: collections.deque, source: Source | None) -> DequeValue:
-    if source is not None:
-        s.guards.add(src.GetAttr(source, "maxlen"), facts.Equals(obj.maxlen))
-    return DequeValue(None, type(obj), obj, source)
-
+wrapper(collections.deque)(lambda s, obj, source: DequeValue(None, type(obj), obj, source))
 
 # What ``__self__`` of a C function may be without making it a method: its module or class, or the record that pybind11
 # keeps of it.
@@ -152,6 +145,7 @@ def wrap_iterator_over_iterators(s: Session, obj: Iterable, source: Source | Non
 def take_apart(s: Session, obj: Iterable, source: Source) -> Value:
     """A ``zip``, ``map``, ``filter`` or ``enumerate`` has no position of its own (but for the count of an enumerate):
     it advances what it iterates over."""
+    turns.only_in_call("an iterator is read")  # which the call advances
     state = src.state_of(obj)
     at = src.IteratorState(source)
     s.guards.add(at, facts.Length(len(state)))

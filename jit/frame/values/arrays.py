@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 import types
-import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
@@ -22,6 +21,7 @@ from ...errors import Unsupported
 from ...graph.dims import hint
 from ...graph.memory import extent
 from ...graph.polynomials import product
+from ...graph.probe import without_warnings
 from ...runtime import facts
 from ...runtime.array_memory import DTYPES, as_array, as_read_only, as_scalar
 from .. import source as src
@@ -436,8 +436,7 @@ def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without what NumPy says about the values of stand-ins."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"), without_warnings():
         yield
 
 

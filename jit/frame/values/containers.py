@@ -111,8 +111,9 @@ class ContainerValue(ObjectValue):
         if not self.is_untouched:
             return bool(self.plain_length(s) != 0)
         self.pytype(s)
-        s.guards.add(self.source, facts.Truth(bool(self.obj)))
-        return bool(self.obj)
+        found = bool(self.obj)
+        s.guards.add(self.source, facts.Truth(found))
+        return found
 
     @property
     def is_untouched(self) -> bool:
@@ -213,13 +214,13 @@ class SequenceValue(ContainerValue):
             s.set_elements(self, [*elements, *tail])
         if self._elements is None:
             self.pytype(s)
+            elements = src.raw_elements(self.obj)
             if self.source is not None:
-                n = self.builtin.__len__(self.obj)
-                s.varying.expect(self.source, n, self.builtin)
-                s.guards.add(self.source, facts.Length(n))
+                s.varying.expect(self.source, len(elements), self.builtin)
+                s.guards.add(self.source, facts.Length(len(elements)))
             subscript = src.raw_subscript(self.obj)
             self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
-                              for i, v in enumerate(src.raw_elements(self.obj))]
+                              for i, v in enumerate(elements)]
         return self._elements
 
     @property
@@ -505,8 +506,18 @@ class DequeValue(SequenceValue):
     def like(self, elements: list[Value]) -> Value:
         return DequeValue(elements, maxlen=self.maxlen)
 
+    def pytype(self, s: Session) -> type:
+        if self.obj is not None and self.source is not None:  # what is done to one depends on how many it takes
+            most = self.maxlen
+            s.guards.add(src.GetAttr(self.source, "maxlen"), facts.identity(None) if most is None else
+                         facts.Equals(most))
+        return super().pytype(s)
+
     def getset(self, s: Session, raw: object, name: str) -> Value:
-        return Constant(self.maxlen) if name == "maxlen" else super().getset(s, raw, name)
+        if name != "maxlen":
+            return super().getset(s, raw, name)
+        self.pytype(s)
+        return Constant(self.maxlen)
 
     def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         if op.inplace is not None:

@@ -505,8 +505,9 @@ class ClassValue(ObjectValue):
         if id(cls) in s.heap.templates:
             return super().attribute_names(s)
         ask = functools.partial(names_of, cls)
-        s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(ask()))
-        return s.from_python(list(ask()))
+        names = ask()
+        s.guards.add(src.Returned(src.Const(ask, "dir")), facts.Equals(names))
+        return s.from_python(list(names))
 
     def emit(self, e: Emitter) -> None:
         made = e.session.heap.templates.get(id(self.obj))

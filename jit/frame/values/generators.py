@@ -14,6 +14,7 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Callable, NoReturn
 
+from ... import turns
 from ...errors import Unsupported
 from ...runtime import facts, native
 from .. import source as src
@@ -57,6 +58,7 @@ class GeneratorValue(IteratorValue):
         if self.obj is None or self.frame is not None or self.state == "done":
             return
         self.pytype(s)
+        turns.only_in_call("a generator is read")  # which the call advances
         try:
             found = native().generator_state(self.obj)
         except ValueError as error:

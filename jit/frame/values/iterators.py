@@ -9,6 +9,7 @@ import itertools
 from collections.abc import ItemsView, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+from ... import turns
 from ...errors import NeedsEager, Unsupported
 from ...graph.dims import hint
 from ...runtime import facts
@@ -215,6 +216,7 @@ class RealIterator(IteratorValue):
     def load(self, s: Session) -> Value:
         if self.sequence is None:
             self.pytype(s)
+            turns.only_in_call("an iterator is read")  # which the call advances
             try:
                 state = src.state_of(self.obj)
             except RuntimeError as error:  # the dictionary or set has changed its size

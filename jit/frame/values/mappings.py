@@ -63,6 +63,7 @@ class DictValue(ContainerValue):
             for h, (key, value) in written.items():
                 entries[h] = (entries[h][0] if h in entries else key, value)
             s.set_field(self, "_entries", entries)
+        keys = None
         if self._entries is None or not self.keys_guarded:
             self.pytype(s)
             if self.source is not None:
@@ -72,7 +73,7 @@ class DictValue(ContainerValue):
             self.keys_guarded = True
         if self._entries is None:
             entries = {}
-            for k in src.raw_elements(self.obj):
+            for k in src.raw_elements(self.obj) if keys is None else keys:
                 try:
                     held = dict.__getitem__(self.obj, k)
                 except KeyError:

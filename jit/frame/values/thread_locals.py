@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from ... import turns
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import source as src
@@ -60,5 +61,6 @@ class ThreadLocalValue(ObjectValue):
 
 @wrapper(threading.local)
 def wrap_thread_local(s: Session, obj: object, source: src.Source | None) -> ObjectValue:
+    turns.only_in_call("an object of threading.local is read")
     own = lookup(type(obj), "__getattribute__")[1] is threading.local.__getattribute__
     return (ThreadLocalValue if own else ObjectValue)(type(obj), obj, source)

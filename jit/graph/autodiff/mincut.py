@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from jit.turns import point
+
 INFINITE = 1 << 62
 
 
@@ -45,6 +47,7 @@ class Network:
         return found
 
     def _levels(self) -> list:
+        point()
         level = [-1] * len(self.edges)
         level[self.SOURCE] = 0
         queue = deque([self.SOURCE])

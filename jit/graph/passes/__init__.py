@@ -27,6 +27,7 @@ from jit.graph.passes.simplify import simplify
 from jit.graph.passes.thin_products import sum_thin_products
 from jit.graph.passes.writes import name_written_values
 from jit.graph.verify import InvalidGraph, verify
+from jit.turns import point
 
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
             fold_constants, simplify, merge_equal_nodes, eliminate_dead_nodes)
@@ -41,6 +42,7 @@ def run_passes(graph: Graph, passes: tuple[Callable, ...]) -> Graph:
     """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph
     names the pass that made it."""
     for run in passes:
+        point()
         given, before = graph, _state(graph) if config.verify_graphs else None
         with logs.timed(f"pass {run.__name__}"):
             graph = run(given)
