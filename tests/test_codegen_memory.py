@@ -27,7 +27,7 @@ def buffers(fn, *tensors, last=False):
     graph = trace(fn, tensors)
     schedule = fusion.fuse(graph)
     if last:
-        schedule.order = failing.writes_last(schedule, [o.node for o in graph.outputs if o.mutates is not None])
+        schedule.order = failing.writes_last(graph, schedule, [o.node for o in graph.outputs if o.mutates is not None])
     b = Buffers(graph, schedule)
     find_lifetimes(b)
     return b

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from ..graph.ir import same_ints
 from ..graph.prims import SCATTERS
 from .buffers import in_step
+from .failing import last_failing
 from .indexing import unaliased
 
 if TYPE_CHECKING:
     from ..graph.ir import Node
-    from .buffers import Buffers
+    from .buffers import Buffers, Storage
     from .groups import Root
 
 
@@ -25,26 +26,30 @@ def write_into_inputs(b: Buffers) -> None:
     ``commits``."""
     number = {id(step): t for t, step in enumerate(b.schedule.order)}
     shown = Counter(unaliased(o.node) for o in b.graph.outputs)
-    last = max((t for t, step in enumerate(b.schedule.order) if step.may_fail(b.storages)), default=-1)
+    shared = Counter(b.storages.values())
+    last = last_failing(b)
     for o in b.graph.outputs:
         n, roots = unaliased(o.node), b.schedule.roots.get(unaliased(o.node), ())
         # One kernel makes the value, for this output alone, behind all that may raise.
         if o.mutates is None or shown[n] != 1 or len(roots) != 1 or roots[0].part is not None:
             continue
         target, t = b.graph.inputs[o.mutates], number[id(roots[0].group)]
-        if t > last and _fits(b, n, target, t) and _reads_before_writing(b, roots[0], target, t):
+        if t > last and _fits(b, n, target, t, shared) and _reads_before_writing(b, roots[0], target, t):
+            shared[b.storages[n]] -= 1
             b.storages[n] = b.storages[target]
+            shared[b.storages[n]] += 1
             b.direct.add(o)
             b.commits.add(t)
 
 
-def _fits(b: Buffers, n: Node, target: Node, t: int) -> bool:
-    """Whether the memory of an input can be that of its new value ``n``, made by step ``t``."""
+def _fits(b: Buffers, n: Node, target: Node, t: int, shared: Counter[Storage]) -> bool:
+    """Whether the memory of an input can be that of its new value ``n``, made by step ``t``. ``shared``: how many
+    values each storage has."""
     end, s = len(b.schedule.order), b.storages.get(n)
     # The value is no result, and shares its memory with no other, nor with what the library has returned.
     if s is None or s.kind != "temp" or not b.aliased.isdisjoint((n, target)):
         return False
-    if sum(other is s for other in b.storages.values()) != 1:
+    if shared[s] != 1:
         return False
     # Who reads the new value expects its strides.
     if not same_ints(n.type.strides, target.type.strides) and b.uses[n] != [end]:

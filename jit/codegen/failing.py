@@ -8,13 +8,15 @@ plan's commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..graph.op_info import op_info
+from ..graph.prims import info
 
 if TYPE_CHECKING:
-    from ..graph.ir import Node
+    from ..graph.ir import Graph, Node
+    from .buffers import Buffers
     from .fusion import Schedule
     from .groups import Step
 
@@ -30,13 +32,30 @@ def manners(node: Node) -> tuple:
     return (() if node.repeatable else ("draws",)) + (("once",) if namespace not in ("aten", "prims", "jit") else ())
 
 
-def writes_last(schedule: Schedule, written: list[Node]) -> list[Step]:
+def checked(nodes: Iterable[Node], stored: Container[Node]) -> set[Node]:
+    """The nodes, of all of a graph's in order, that check positions, or are computed from such ones by whatever reads
+    them: from what is ``stored`` nothing is."""
+    found: set[Node] = set()
+    for n in nodes:
+        if info(n.op).checks or n not in stored and not found.isdisjoint(n.inputs):
+            found.add(n)
+    return found
+
+
+def last_failing(b: Buffers) -> int:
+    """The number of the last step that may fail; -1 where none may."""
+    found = checked(b.graph.nodes, b.storages)
+    return max((t for t, step in enumerate(b.schedule.order) if step.may_fail(found)), default=-1)
+
+
+def writes_last(graph: Graph, schedule: Schedule, written: list[Node]) -> list[Step]:
     """The order of a schedule with groups that make ``written`` values, and what reads these, moved behind the last
     step that may fail, where no such step needs them."""
     order, makers = schedule.order, {id(r.group) for n in written for r in schedule.roots.get(n, ())}
     if not makers:
         return order
-    fails = [step.may_fail(schedule.stored) for step in order]
+    found = checked(graph.nodes, schedule.stored)
+    fails = [step.may_fail(found) for step in order]
     last = max((k for k, fail in enumerate(fails) if fail), default=-1)
     if not any(id(step) in makers for step in order[:last]):
         return order

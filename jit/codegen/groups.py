@@ -7,7 +7,7 @@ kernel. Whoever walks a schedule asks its steps for ``members``, ``reads``, ``ma
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Union
 
 from .. import devices
@@ -108,21 +108,12 @@ class Group:
         return [node for m in self.members for node in m.reads
                 if node.op == "cat" or not any(q.group is self for q in roots.get(node, ()))]
 
-    def may_fail(self, stored: Container[Node]) -> bool:
+    def may_fail(self, checked: set[Node]) -> bool:
         """Whether the kernel reads at positions that tensors say, which it checks. One that stops by itself leaves
-        nothing that could be run again."""
+        nothing that could be run again. ``checked``: see ``failing.checked``."""
         if devices.backend(self.device).traps:
             return False
-        inner = {m.node for m in self.members}
-        seen, stack = set(), list(inner)
-        while stack:
-            n = stack.pop()
-            if info(n.op).checks:
-                return True
-            if n not in seen and (n in inner or n not in stored):
-                seen.add(n)
-                stack.extend(n.inputs)
-        return False
+        return any(info(m.node.op).checks or not checked.isdisjoint(m.node.inputs) for m in self.members)
 
     def plan(self, planner: Planner, t: int) -> None:
         planner.run_kernels(self, t)
@@ -164,7 +155,7 @@ class LibraryCall:
     def outside(self, roots: dict[Node, list[Root]]) -> list[Node]:
         return [base_of(i) for i in self.node.inputs]
 
-    def may_fail(self, stored: Container[Node]) -> bool:
+    def may_fail(self, checked: set[Node]) -> bool:
         """Always: the library may refuse values that it cannot compute with, and needs memory of its own. Kernels in
         its place do neither, where they stop by themselves."""
         if self.node.op != "aten_call":

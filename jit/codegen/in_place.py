@@ -8,13 +8,17 @@ from ..graph.prims import SCATTERS
 from .buffers import in_step
 
 if TYPE_CHECKING:
-    from .buffers import Buffers
+    from ..graph.ir import Node
+    from .buffers import Buffers, Storage
 
 
 def reuse_in_place(b: Buffers) -> None:
     """Give results of kernels the storages of operands that no later step reads, where the kernel reads each element
     before it stores the result's of the same place."""
     storages = b.storages
+    values: dict[Storage, list[Node]] = {}  # in each
+    for n, s in storages.items():
+        values.setdefault(s, []).append(n)
     for t, group in enumerate(b.schedule.order):
         taken = set()
         for m in group.members:
@@ -35,6 +39,8 @@ def reuse_in_place(b: Buffers) -> None:
                     continue
                 if in_step(group, source, m, m.node.type.strides):
                     old.last = s.last
-                    storages.update((n, old) for n, other in list(storages.items()) if other is s)
+                    moved = values.pop(s)
+                    values[old] += moved
+                    storages.update(dict.fromkeys(moved, old))
                     taken.add(old)
                     break

@@ -126,7 +126,7 @@ class Planner:
         is stated here: each relies on those before it."""
         schedule = fusion.fuse(self.graph, self.options.fuse)
         b = self.buffers = Buffers(self.graph, schedule)
-        schedule.order = failing.writes_last(schedule, [unaliased(o.node) for o in self.graph.outputs
+        schedule.order = failing.writes_last(self.graph, schedule, [unaliased(o.node) for o in self.graph.outputs
                                                         if o.mutates is not None])
         self._take_calls_over(schedule)
         find_lifetimes(b)

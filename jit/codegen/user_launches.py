@@ -15,6 +15,7 @@ from ..graph.ir import Ref
 from ..runtime.steps import Alloc, Copy, Launch, View
 from ..runtime.user_kernels import Number, Pointer, spec_of
 from ..runtime.user_kernels import Launch as LaunchSpec
+from .failing import last_failing
 from .indexing import base_of, offset_in_base, unaliased
 from .library_calls import device_of, is_launched
 from .planned import CallLibrary
@@ -52,7 +53,7 @@ def write_where_it_lies(b: Buffers) -> None:
     """Give what launches write the memory of what they read, where that is possible; fills in ``direct`` and
     ``commits`` as ``direct_writes`` does."""
     order = b.schedule.order
-    last = max((t for t, step in enumerate(order) if step.may_fail(b.storages)), default=-1)
+    last = last_failing(b)
     shown = Counter(unaliased(o.node) for o in b.graph.outputs)
     results: dict[Node, list[Node]] = {}
     for n in b.graph.nodes:

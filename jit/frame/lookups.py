@@ -28,6 +28,12 @@ class Lookups:
 
     def __init__(self, s: Session) -> None:
         self.s = s
+        self._relied_on: dict[tuple[int, str], tuple] = {}  # (class, name) -> what was found and is guarded
+        self._namespaces: dict[int, src.Const] = {}
+
+    def close(self) -> None:
+        self._relied_on.clear()
+        self._namespaces.clear()
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
@@ -46,7 +52,11 @@ class Lookups:
     def class_lookup(self, cls, name: str):
         """(found, raw, owner) along the MRO; what is found, or its absence, becomes a guard on the class."""
         result = lookup(cls, name)
-        if not cls.__flags__ & IMMUTABLE_TYPE and id(cls) not in self.s.heap.templates:
+        if cls.__flags__ & IMMUTABLE_TYPE or id(cls) in self.s.heap.templates:
+            return result
+        place = id(cls), name
+        known = self._relied_on.get(place)
+        if known is None or known[0] != result[0] or known[1] is not result[1]:
             source = src.Const(cls, cls.__qualname__)
             if result[0]:
                 at, raw = src.ClassAttr(source, name), result[1]
@@ -55,6 +65,7 @@ class Lookups:
                 self.s.guards.add(at, facts.TypeIs(type(raw)) if changes else facts.identity(raw))
             else:
                 self.s.guards.add(source, facts.ClassLacks(name))
+            self._relied_on[place] = result
         return result
 
     def inherits(self, cls, target) -> bool:
@@ -95,10 +106,13 @@ class Lookups:
         holder = self.s.heap.by_object.get(id(namespace))
         if holder is not None and holder.builtin is dict and holder in self.s.heap.touched:
             return holder.get_constant(self.s, name)
-        root = src.Const(namespace, namespace.get("__name__", "globals"))
+        root = self._namespaces.get(id(namespace))
+        if root is None:
+            root = self._namespaces[id(namespace)] = src.Const(namespace, namespace.get("__name__", "globals"))
         if name in namespace:
-            self.s.guards.add_presence(src.Item(root, name))
-            return self.pinned(self.s.wrap(namespace[name], src.Item(root, name)))
+            source = src.Item(root, name)
+            self.s.guards.add_presence(source)
+            return self.pinned(self.s.wrap(namespace[name], source))
         self.s.guards.add(root, facts.DictLacks(name))
         return None
 

@@ -116,7 +116,7 @@ class Session(Makers):
     def close(self) -> None:
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive
         their call."""
-        for part in (self.heap, self.effects, self.states, self.recording, self.asker):
+        for part in (self.heap, self.lookups, self.effects, self.states, self.recording, self.asker):
             part.close()
         for held in (self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()

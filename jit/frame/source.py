@@ -16,7 +16,7 @@ import operator
 import types
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ..errors import Unsupported
 from ..graph.memory import flat_memory, gradient_of
@@ -27,6 +27,8 @@ from ..runtime.names import Importable, Made, Name, Naming, Value, calling, rule
 
 if TYPE_CHECKING:
     from .emit import Emitter
+
+_Kind = TypeVar("_Kind", bound="Source")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,20 @@ class Source:
         return all(not node.fresh and node.stays for node in self.chain()) and isinstance(self.root, (Const, Weak))
 
 
+def _hashed_once(cls: type[_Kind]) -> type[_Kind]:
+    """A class of sources with its hash kept: that of a chain asks all of it, and chains are looked up all the time."""
+    compute = cls.__hash__
+
+    def __hash__(self: Source) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = compute(self)
+        return known
+
+    cls.__hash__ = __hash__  # type: ignore[assignment]
+    return cls
+
+
 @dataclasses.dataclass(frozen=True)
 class Local(Source):
     """An argument of the captured frame: the ``index``-th of its bound parameters."""
@@ -112,14 +128,14 @@ class Const(Source):
     rereadable = True
 
     def __init__(self, obj: object, text: str = "", owned: bool = False, made: bool = False) -> None:
-        self.made = made  # while capturing, as each call of the program makes it: nothing of it has to be checked
-        owned |= made
-        self.reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
-        self.held = obj if self.reference is None else None
-        self.owned = owned
-        self.text = text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type))
-                             else f"<{type(obj).__name__}>")
-        self.number = hash((Const, id(obj)))
+        owned |= made  # while capturing, as each call of the program makes it: nothing of it has to be checked
+        reference = native().Weak(obj) if not owned and holding(obj) == "weak" else None
+        # Made all the time, and by assignments, which a frozen dataclass checks, it would take twice as long.
+        self.__dict__.update(
+            reference=reference, held=obj if reference is None else None, owned=owned, made=made,
+            number=hash((Const, id(obj))),
+            text=text or (obj.__qualname__ if isinstance(obj, (types.FunctionType, type))
+                          else f"<{type(obj).__name__}>"))
 
     @property
     def obj(self) -> Any:
@@ -191,6 +207,7 @@ class _Derived(Source):
         return self.of
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class DictAttr(_Derived):
     """``of.__dict__[name]``: an attribute found in the instance dictionary. ``hidden``: the class makes another thing
@@ -216,6 +233,7 @@ class DictAttr(_Derived):
         return f"{self.of}.{self.name}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class GetAttr(_Derived):
     """``getattr(of, name)`` for slots and attributes of C objects."""
@@ -236,6 +254,7 @@ class GetAttr(_Derived):
         return f"{self.of}.{self.name}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class ThreadAttr(_Derived):
     """``getattr(of, name)`` for what each thread has for itself."""
@@ -247,6 +266,7 @@ class ThreadAttr(_Derived):
     step, load, __str__ = GetAttr.step, GetAttr.load, GetAttr.__str__
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Grad(_Derived):
     """``of.grad`` of a tensor: another one after each backward."""
@@ -268,6 +288,7 @@ class Grad(_Derived):
         return f"{self.of}.grad"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class FlatMemory(_Derived):
     """A stretch of the memory of the tensor ``of``: ``count`` elements from ``back`` elements before its first one. No
@@ -286,6 +307,7 @@ class FlatMemory(_Derived):
         return f"the memory of {self.of}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class ArrayMemory(_Derived):
     """The memory of the NumPy array ``of``, as a tensor."""
@@ -310,6 +332,7 @@ def dict_behind(proxy: types.MappingProxyType) -> dict:
     return found
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Behind(_Derived):
     """The dict that the read-only view ``of`` shows, read at each call."""
@@ -324,6 +347,7 @@ class Behind(_Derived):
         return f"the dict behind {self.of}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Draws(_Derived):
     """All random numbers that a capture draws from the generator ``of``, see ``values.drawn``."""
@@ -338,6 +362,7 @@ class Draws(_Derived):
         return f"what {self.of} draws"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Drawn(_Derived):
     """One of them."""
@@ -354,6 +379,7 @@ class Drawn(_Derived):
         return f"{self.of}[{self.index}]"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Computed(_Derived):
     """What ``maker(*arguments)``, a function of the object at ``of``, gives: numbers that are read before the graph
@@ -383,6 +409,7 @@ def _computing(maker: Callable, arguments: tuple) -> Callable:
     return maker(*arguments)
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class TypeAttr(_Derived):
     """What a lookup of ``name`` along the MRO of ``type(of)`` gives, unbound."""
@@ -398,6 +425,7 @@ class TypeAttr(_Derived):
         return f"type({self.of}).{self.name}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class ClassAttr(_Derived):
     """What a lookup of ``name`` along the MRO of the class ``of`` gives, unbound."""
@@ -417,6 +445,7 @@ class ClassAttr(_Derived):
         return f"{self.of}.{self.name}"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class TypeOf(_Derived):
     """``type(of)``."""
@@ -431,6 +460,7 @@ class TypeOf(_Derived):
         return f"type({self.of})"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Mro(_Derived):
     """``of.__mro__`` of a class, whatever its metaclass makes of the name."""
@@ -445,6 +475,7 @@ class Mro(_Derived):
         return f"{self.of}.__mro__"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class CacheLink(_Derived):
     """What ``of``, an element of a bounded ``functools.lru_cache``, holds."""
@@ -459,6 +490,7 @@ class CacheLink(_Derived):
         return f"result({self.of})"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class IteratorState(_Derived):
     """What an iterator of a builtin type reduces to, as one tuple: its arguments and its position (see
@@ -479,6 +511,7 @@ class _Unset:
         return "nothing"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class ContextValue(_Derived):
     """What the ContextVar ``of`` holds in the context of the call, whatever its default; ``UNSET`` where it was not
@@ -497,6 +530,7 @@ class ContextValue(_Derived):
         return f"{self.of}.get()"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Returned(_Derived):
     """``of()`` of a function that only answers a question about the state of the process."""
@@ -514,6 +548,7 @@ class Returned(_Derived):
         return f"{self.of}()"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class GeneratorState(_Derived):
     """``native().generator_state(of)``: code, globals, position, handled exception, variables and stack of a suspended
@@ -566,6 +601,7 @@ def state_of(iterator: Any) -> tuple:
     return reduced[1] + reduced[2:]
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class InstanceDict(_Derived):
     """``of.__dict__``."""
@@ -643,6 +679,7 @@ class Item(_Derived):
         return f"{self.of}[{key}]"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class CellContents(_Derived):
     """The contents of a cell."""
@@ -662,6 +699,7 @@ class CellContents(_Derived):
         return f"{self.of}.cell_contents"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class ClosureCell(_Derived):
     """``of.__closure__[index]``, the cell itself."""
@@ -683,6 +721,7 @@ class ClosureCell(_Derived):
         return f"{self.of}.__closure__[{self.index}]"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class Length(_Derived):
     """``len(of)`` of a builtin container."""
@@ -697,6 +736,7 @@ class Length(_Derived):
         return f"len({self.of})"
 
 
+@_hashed_once
 @dataclasses.dataclass(frozen=True)
 class FunctionField(_Derived):
     """A field of a Python function: ``code``, ``defaults``, ``kwdefaults`` or ``dict``."""

@@ -9,6 +9,7 @@ of the parts below. All else that changes is changed through the journal.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 
 
@@ -26,7 +27,7 @@ class Journal:
     def __init__(self) -> None:
         self._changes: list[tuple] = []  # (holder, name or key, what was there, whether it is an entry)
         self._grown: list = []
-        self._fields: list[tuple] = []
+        self._fields: list[tuple] = []  # (holder, names, what reads them)
         self._parts: list[Journal] = []
 
     # -- what is registered once --------------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ class Journal:
 
     def saves(self, holder, *names: object) -> None:
         """Attributes of one object that change too often to be noted one by one: each checkpoint keeps their values."""
-        self._fields += [(holder, name) for name in names]
+        self._fields.append((holder, names, operator.attrgetter(*names)))
 
     def includes(self, journal: Journal) -> None:
         """A checkpoint of this journal is one of that part's too."""
@@ -65,8 +66,9 @@ class Journal:
 
     def checkpoint(self) -> tuple:
         """A mark for ``rollback``."""
-        return (len(self._changes), [len(c) for c in self._grown], [getattr(o, name) for o, name in self._fields],
-                [part.checkpoint() for part in self._parts])
+        # Taken before each instruction: hence no Python code for each of the things.
+        return (len(self._changes), list(map(len, self._grown)), [read(holder) for holder, _, read in self._fields],
+                [part.checkpoint() for part in self._parts] if self._parts else ())
 
     def rollback(self, mark: tuple) -> None:
         """Return to the state at a checkpoint."""
@@ -81,8 +83,9 @@ class Journal:
                 holder[key] = old
         for container, length in zip(self._grown, lengths):
             _cut(container, length)
-        for (holder, name), value in zip(self._fields, values):
-            setattr(holder, name, value)
+        for (holder, names, _), known in zip(self._fields, values):
+            for name, value in zip(names, known if len(names) > 1 else (known,)):
+                setattr(holder, name, value)
         for part, before in zip(self._parts, parts):
             part.rollback(before)
 

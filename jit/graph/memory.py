@@ -7,6 +7,7 @@ memory that all of them lie in, and they are views of it.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -51,7 +52,38 @@ def extent(t: torch.Tensor) -> tuple[int, ...] | None:
     return begin, begin + (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))) * t.element_size()
 
 
-def check_apart(base: Base, others: Iterable) -> None:
+class Stretches:
+    """The stretches of addresses that inputs reach, apart from each other and in order, each with the inputs in it: to
+    find those that may share memory with another one, not all have to be looked at."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._bases: list[list[Base]] = []
+
+    def add(self, base: Base) -> None:
+        """Note an input. Its stretch becomes one with those that it touches."""
+        if base.extent is None:
+            return
+        first, behind = self._met(base)
+        self._bases[first:behind] = [[b for bases in self._bases[first:behind] for b in bases] + [base]]
+        self._begins[first:behind] = [min([base.extent[0], *self._begins[first:behind]])]
+        self._ends[first:behind] = [max([base.extent[1], *self._ends[first:behind]])]
+
+    def near(self, base: Base) -> list[Base]:
+        """The inputs in the stretches that ``base`` touches, the first ones first."""
+        if base.extent is None:
+            return []
+        first, behind = self._met(base)
+        return sorted((b for bases in self._bases[first:behind] for b in bases), key=lambda b: b.input.attrs["index"])
+
+    def _met(self, base: Base) -> tuple[int, int]:
+        """Where the stretches that an input touches begin and end."""
+        begin, end = base.extent
+        return bisect.bisect_right(self._ends, begin), bisect.bisect_left(self._begins, end)
+
+
+def check_apart(base: Base, others: Iterable[Base]) -> None:
     """Raise SharedMemory when the memory of an input overlaps that of another one."""
     if base.extent is None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable
 
@@ -32,6 +33,10 @@ class Recording:
     def __init__(self, enabled: bool, carry: set, given: Sequence[Node] = (), asked: Callable | None = None) -> None:
         self.enabled, self.carry, self.given, self.asked = enabled, carry, carry.union(given), asked
 
+    @functools.cached_property
+    def oldest(self) -> int:
+        return min(n.id for n in self.carry)
+
     def missing(self, reached: set) -> list:
         """The other carrying nodes for whose sake eager gives the result a history too: their values were not
         needed."""
@@ -41,14 +46,14 @@ class Recording:
 
     def reached(self, node: Node) -> set:
         """The carrying nodes to which a gradient of ``node`` leads."""
-        oldest, found, seen, stack = min(n.id for n in self.carry), set(), set(), [node]
+        found, seen, stack = set(), set(), [node]
         while stack:
             n = stack.pop()
             if n in self.carry:
                 found.add(n)
                 if len(found) == len(self.carry):
                     break
-            elif n.id > oldest and n.op != "detach" and n not in seen and n not in self.given and _has_gradient(n.type):
+            elif n.id > self.oldest and n.op != "detach" and n not in seen and n not in self.given and _has_gradient(n.type):
                 seen.add(n)
                 stack.extend(n.inputs)
         return found

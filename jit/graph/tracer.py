@@ -81,6 +81,7 @@ class Tracer:
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
         self.inputs: list[TensorHandle] = []
+        self.stretches = memory.Stretches()  # of the inputs, and of those that a rollback has taken back
         # Whether autograd takes no part at all, as in a __torch_dispatch__: views are none to it.
         self.below = torch_private.below_autograd()
         self.inference = torch.is_inference_mode_enabled()
@@ -153,9 +154,15 @@ class Tracer:
         base.extent = memory.extent(example)
         handle = TensorHandle(self, base, (), node, example.requires_grad, origin)
         handle.is_leaf = example.is_leaf
-        memory.check_apart(base, (h.base for h in self.inputs if h.base.mutated))
+        memory.check_apart(base, [other for other in self._near(base) if other.mutated])
         self.inputs.append(handle)
+        self.stretches.add(base)
         return handle
+
+    def _near(self, base: Base) -> list[Base]:
+        """The inputs that may share memory with an input, the first ones first."""
+        places = [(b.input.attrs["index"], b) for b in self.stretches.near(base)]
+        return [b for at, b in places if at < len(self.inputs) and self.inputs[at].base is b]
 
     def shared_input(self, region: memory.Region, example: torch.Tensor, origin) -> TensorHandle:
         """A handle for a tensor of a region whose flat input is there."""
@@ -637,7 +644,7 @@ class Tracer:
         self.set(base, "node", value)
         self.set(base, "version", next_version())
         if base.input is not None and not base.mutated:
-            memory.check_apart(base, (h.base for h in self.inputs))
+            memory.check_apart(base, self._near(base))
             self.set(base, "mutated", True)
         by_data = any(step.attrs.get("asked") == "data" for step in target.chain)
         if not by_data:
