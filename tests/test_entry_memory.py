@@ -1,8 +1,9 @@
 """How much an entry keeps on the host: the size of all that is reached from it, and records that are packed."""
 
 import gc
+import sys
+from pathlib import Path
 
-import compile_memory
 import pytest
 import torch
 
@@ -13,6 +14,9 @@ from jit.graph.ir import Node
 from jit.graph.nested import of_kind
 from jit.graph.writing import PackedGraph
 from jit.runtime.packed import Packed
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+import compile_memory  # noqa: E402
 
 
 def kept_by(model, *arguments):
