@@ -149,7 +149,14 @@ def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tupl
         repr((fn.__module__, fn.__qualname__)), repr(_said(fn.__code__)),
         repr(_said(getattr(fn, "_jit_resumed", None))), repr(_said(getattr(dispatcher, "_jit_made", (0, 0, ()))[2:])),
         f"{names.__module__}.{names.__qualname__}", _structure(owner),
-        repr([_outline(value) for value in values]), repr(native().global_state_snapshot()[:7]), _group())
+        repr([_outline(value) for value in values]), _state(), _group())
+
+
+def _state() -> str:
+    """The state of the thread, and switches of PyTorch that kernels are made for."""
+    snapshot = list(native().global_state_snapshot())
+    snapshot[native_guards.MODES_AT] = 0  # where classes lie, which differs from process to process
+    return repr((snapshot, native_guards.function_modes(), torch.get_float32_matmul_precision()))
 
 
 def _group() -> str:

@@ -175,8 +175,7 @@ def state_under(snapshot: tuple, modes: tuple[tuple[str, str], ...]) -> tuple:
         return snapshot
     if function_modes() != modes:
         raise Unbound("other torch function modes are on")
-    at = _STATE_FIELDS.index(_MODES)
-    return (*snapshot[:at], global_state_snapshot()[at], *snapshot[at + 1:])
+    return (*snapshot[:MODES_AT], global_state_snapshot()[MODES_AT], *snapshot[MODES_AT + 1:])
 
 
 _UNREAD = -2
@@ -186,6 +185,7 @@ _STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
                  "deterministic algorithms", _MODES,
                  "torch function state", "attention kernels", "anomaly mode and cuDNN switches",
                  "settings of autocast")  # fmt: skip
+MODES_AT = _STATE_FIELDS.index(_MODES)  # of the field that has where classes lie
 _SELDOM_READ = ("attention", "switches", "autocast")  # the last fields
 
 
