@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import config, devices, logs
+from .. import config, devices, logs, torch_private
 from ..runtime import cache, libraries, native, records, sources
 from ..runtime import guards as native_guards
 from ..runtime.guards import TensorSpec
@@ -143,13 +143,14 @@ def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tupl
     bound = missed.bound
     owner = bound() if callable(bound) and not isinstance(bound, torch.nn.Module) else bound
     names = type(owner)
+    with torch_private.WithoutTorchFunction():  # nothing of the program's is asked
+        outline = _structure(owner), repr([_outline(value) for value in values])
     return cache.key(
         versions, backend, repr((settings.fullgraph, settings.dynamic, settings.quiet, missed.dynamic.resumed)),
         repr(sorted((name, settings.option(name)) for name, option in config.OPTIONS.items() if option.compiled)),
         repr((fn.__module__, fn.__qualname__)), repr(_said(fn.__code__)),
         repr(_said(getattr(fn, "_jit_resumed", None))), repr(_said(getattr(dispatcher, "_jit_made", (0, 0, ()))[2:])),
-        f"{names.__module__}.{names.__qualname__}", _structure(owner),
-        repr([_outline(value) for value in values]), _state(), _group())
+        f"{names.__module__}.{names.__qualname__}", *outline, _state(), _group())
 
 
 def _state() -> str:
