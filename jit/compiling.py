@@ -13,6 +13,7 @@ import torch
 from . import config, failures, logs, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
+from .collecting import uncollected
 from .errors import Unsupported
 from .graph.autodiff.partition import Halves, partition
 from .graph.autodiff.freed import kept_by_eager, kept_for_others, uses
@@ -226,7 +227,7 @@ def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: 
 
     def narrow(present: Sequence[bool]) -> Callable | None:
         try:
-            with logs.timed("a backward for some results"):
+            with logs.timed("a backward for some results"), uncollected():
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
