@@ -13,6 +13,7 @@ import torch
 from . import config, failures, logs, progress, torch_private
 from .codegen import Options, compile_graph
 from .codegen.layout import channels_last
+from .collecting import uncollected
 from .errors import Unsupported
 from .graph.autodiff.partition import Halves, partition
 from .graph.autodiff.freed import kept_by_eager, kept_for_others, uses
@@ -239,7 +240,7 @@ def narrow_of(packed: PackedGraph, first: int, int_symbols: tuple[str, ...], una
         backward = packed()
         gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give some for zeros
         try:
-            with telling_of(backward), logs.timed("a backward for some results"):
+            with telling_of(backward), logs.timed("a backward for some results"), uncollected():
                 graph = optimize(without_gates(narrowed(backward,
                                                         [first + k for k, given in enumerate(present) if not given])))
                 compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)

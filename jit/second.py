@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Callable
 import torch
 
 from . import failures, logs
+from .collecting import uncollected
 from .compiling import compile_joint, schedule, telling_of
 from .errors import Unsupported
 from .graph.autodiff import Differentiated, differentiate, differentiated_again, gradients, settled
@@ -138,7 +139,8 @@ class _Second:
         first_guard = len(env.guards)
         try:
             # The guards of the capture are made; these are checked at each call.
-            with telling_of(self.source.graph), logs.timed("a backward that is differentiable"), env.journal.trial():
+            with (telling_of(self.source.graph), logs.timed("a backward that is differentiable"), uncollected(),
+                  env.journal.trial()):
                 return self.gradients(present, wanted, inputs_need + tangents_need, first_guard)
         except Unsupported as e:
             if _graph_log:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import os
 import threading
 import time
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable
 
 from .. import config, failures, logs, progress, torch_private, turns
+from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
 from ..runtime import names, native
@@ -478,20 +478,6 @@ def differences(entries: tuple, values: tuple[object, ...]) -> list[str]:
         except Exception as error:  # a log line must not stop the program
             why.append(f"not known ({error})")
     return why
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's garbage collector: compiling makes so many objects that it would look at all there are, which
-    takes 0.2 s beside a large library; and finalizers of the program's do not run in the middle of a capture. What
-    another thread switches meanwhile is not kept."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _after_in_child() -> None:

@@ -63,7 +63,12 @@ class Guards:
         """(source, fact) in the order of recording; last what follows from all of them."""
         rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
         if self._present:
-            reached = {step for source in self._reached for step in source.chain()}
+            reached: set[Source] = set()
+            for source in self._reached:
+                for step in source.chain():
+                    if step in reached:
+                        break  # and so is what it is read from
+                    reached.add(step)
             # Nothing else reaches these.
             rows += [(source, Present()) for source in self._present if source not in reached]
         return rows if self.sizes.is_empty else [*rows, (None, Dims(self.sizes))]

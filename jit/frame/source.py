@@ -80,11 +80,13 @@ class Source:
             root = node
         return root
 
-    @property
+    @functools.cached_property
     def watched(self) -> bool:
         """True when the chain starts at an object known by identity, so that no call argument is involved, and what it
         passes is expected to stay."""
-        return all(not node.fresh and node.stays for node in self.chain()) and isinstance(self.root, (Const, Weak))
+        if self.fresh or not self.stays:
+            return False
+        return isinstance(self, (Const, Weak)) if self.base is None else self.base.watched
 
 
 def _hashed_once(cls: type[_Kind]) -> type[_Kind]:
@@ -126,6 +128,10 @@ class Const(Source):
     guards fail once it is gone."""
 
     rereadable = True
+    reference: Callable[[], object] | None
+    held: Any
+    text: str
+    number: int
 
     def __init__(self, obj: object, text: str = "", owned: bool = False, made: bool = False) -> None:
         owned |= made  # while capturing, as each call of the program makes it: nothing of it has to be checked

@@ -9,6 +9,7 @@ of the parts below. All else that changes is changed through the journal.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Iterator
 
@@ -19,30 +20,51 @@ class _Absent:
 
 
 ABSENT = _Absent()  # what a mapping held where there was no entry
+_registrations = itertools.count(1)
 
 
 class Journal:
     """Takes back what was changed since a checkpoint."""
+
+    _latest = 0  # the number of the last registration of any journal
 
     def __init__(self) -> None:
         self._changes: list[tuple] = []  # (holder, name or key, what was there, whether it is an entry)
         self._grown: list = []
         self._fields: list[tuple] = []  # (holder, names, what reads them)
         self._parts: list[Journal] = []
+        self._all: tuple = ()  # of itself and its parts, as ``_collected`` gives it
+        self._as_of = -1
 
     # -- what is registered once --------------------------------------------------------------------------------------
 
     def grows(self, *containers: object) -> None:
         """Lists and dicts to which is only added: a rollback cuts them to the length that they had."""
         self._grown += containers
+        self._registered()
 
     def saves(self, holder, *names: object) -> None:
         """Attributes of one object that change too often to be noted one by one: each checkpoint keeps their values."""
         self._fields.append((holder, names, operator.attrgetter(*names)))
+        self._registered()
 
     def includes(self, journal: Journal) -> None:
         """A checkpoint of this journal is one of that part's too."""
         self._parts.append(journal)
+        self._registered()
+
+    @staticmethod
+    def _registered() -> None:
+        """What checkpoints keep is another from here on. Parts know nothing of what includes them, so all are told."""
+        Journal._latest = next(_registrations)
+
+    def _collected(self) -> tuple[list, list, list]:
+        """The changes, containers and fields of this journal and of its parts, its own first."""
+        changes, grown, fields = [self._changes], list(self._grown), list(self._fields)
+        for part in self._parts:
+            for held, more in zip((changes, grown, fields), part._collected()):
+                held += more
+        return changes, grown, fields
 
     # -- what is changed ----------------------------------------------------------------------------------------------
 
@@ -66,33 +88,35 @@ class Journal:
 
     def checkpoint(self) -> tuple:
         """A mark for ``rollback``."""
-        # Taken before each instruction: hence no Python code for each of the things.
-        return (len(self._changes), list(map(len, self._grown)), [read(holder) for holder, _, read in self._fields],
-                [part.checkpoint() for part in self._parts] if self._parts else ())
+        # Taken before each instruction: hence no call for each part, and no Python code for each of the things.
+        if self._as_of != self._latest:
+            self._all, self._as_of = self._collected(), self._latest
+        changes, grown, fields = self._all
+        return (self._all, list(map(len, changes)), list(map(len, grown)),
+                [read(holder) for holder, _, read in fields])
 
     def rollback(self, mark: tuple) -> None:
         """Return to the state at a checkpoint."""
-        changes, lengths, values, parts = mark
-        while len(self._changes) > changes:
-            holder, key, old, is_entry = self._changes.pop()
-            if not is_entry:
-                setattr(holder, key, old)
-            elif old is ABSENT:
-                holder.pop(key, None)
-            else:
-                holder[key] = old
-        for container, length in zip(self._grown, lengths):
+        (all_changes, grown, fields), counts, lengths, values = mark
+        for changes, count in zip(all_changes, counts):
+            while len(changes) > count:
+                holder, key, old, is_entry = changes.pop()
+                if not is_entry:
+                    setattr(holder, key, old)
+                elif old is ABSENT:
+                    holder.pop(key, None)
+                else:
+                    holder[key] = old
+        for container, length in zip(grown, lengths):
             _cut(container, length)
-        for (holder, names, _), known in zip(self._fields, values):
+        for (holder, names, _), known in zip(fields, values):
             for name, value in zip(names, known if len(names) > 1 else (known,)):
                 setattr(holder, name, value)
-        for part, before in zip(self._parts, parts):
-            part.rollback(before)
 
     def changes_since(self, mark: tuple) -> list:
         """(holder, name or key, what was there) of each change that a rollback to ``mark`` would take back, the first
         one first."""
-        return [change[:3] for change in self._changes[mark[0]:]]
+        return [change[:3] for change in self._changes[mark[1][0]:]]
 
     @contextlib.contextmanager
     def trial(self):
@@ -117,6 +141,7 @@ class Journal:
         """Let go of all objects; there is no way back any more."""
         for held in (self._changes, self._grown, self._fields, self._parts):
             held.clear()
+        self._all, self._as_of = (), -1
 
 
 def _cut(container, length: int) -> None:
