@@ -53,7 +53,8 @@ class Recording:
                 found.add(n)
                 if len(found) == len(self.carry):
                     break
-            elif n.id > self.oldest and n.op != "detach" and n not in seen and n not in self.given and _has_gradient(n.type):
+            elif (n.id > self.oldest and n.op != "detach" and n not in seen and n not in self.given
+                  and _has_gradient(n.type)):
                 seen.add(n)
                 stack.extend(n.inputs)
         return found
