@@ -95,12 +95,19 @@ _CACHE = {
 }
 
 
+_WARM_USAGE = """usage: python -m jit warm SCRIPT [ARGUMENTS]
+
+Runs a script as `python SCRIPT ARGUMENTS` would, and keeps on disk what is compiled in it, so that later runs of it
+begin at once. Says what was kept, and what could not be and why.
+
+example:
+  python -m jit warm serve.py --once"""
+
+
 def warm_command(arguments: Sequence[str]) -> int:
     """``python -m jit warm SCRIPT [ARGUMENTS]``."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m jit warm SCRIPT [ARGUMENTS]\n\nRuns a script as `python SCRIPT ARGUMENTS` would, and keeps "
-              "on disk what is compiled in it, so that\nlater runs of it begin at once. Says what was kept, and what "
-              "could not be and why.\n\nexample:\n  python -m jit warm serve.py --once")
+        print(_WARM_USAGE)
         return 0 if arguments else 2
     from jit.frame import writer  # late: a room, which an unknown PyTorch may not let load
 

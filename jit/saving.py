@@ -2,9 +2,9 @@
 compiler.
 
 The file is a zip archive: entries as they are kept on disk (``jit/frame/stored.py``), the kernels that they call, the
-native runtime, and ``manifest.json``, which says what they need. What is loaded is unpacked into a private folder, which is read beside the
-cache until the process ends. So nothing is taken that does not fit: each entry has its guards, and the digests of the
-modules that it relies on.
+native runtime, and ``manifest.json``, which says what they need. What is loaded is unpacked into a private folder,
+which is read beside the cache until the process ends. So nothing is taken that does not fit: each entry has its guards,
+and the digests of the modules that it relies on.
 
 Loading runs what is in the file. Load only files that you trust.
 """
@@ -23,6 +23,7 @@ import tempfile
 import types
 import warnings
 import zipfile
+import zlib
 from typing import Any
 
 import torch
@@ -116,7 +117,7 @@ def save(compiled: Any, path: str | os.PathLike) -> Saved:
         with os.fdopen(handle, "wb") as f:
             f.write(packed.getvalue())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # an interrupt leaves no file behind either
         os.unlink(temporary)
         raise
     return Saved(path, tuple(functions), tuple(left_out))
@@ -140,7 +141,7 @@ def load(path: str | os.PathLike, *, recompile: bool = False) -> Loaded:
         manifest = json.loads(archive.read(_MANIFEST))
         contents = {name: archive.read(name) for name in archive.namelist() if name != _MANIFEST}
         functions, there = tuple(manifest["functions"]), dict(manifest["here"])
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError, zipfile.zlib.error) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError, zlib.error) as error:
         raise LoadError(f"jit.load: {os.fspath(path)} is not a whole file of jit.save: {error}") from None
     here = _here()
     differs = [f"{what}: {was} there, {here.get(what)} here" for what, was in there.items() if here.get(what) != was]

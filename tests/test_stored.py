@@ -56,7 +56,7 @@ def test_another_world(python, tmp_path):
     def run(world):
         script = (f"import world_programs, stored_programs; stored_programs.use({str(tmp_path)!r}); "
                   "world_programs.main()")
-        out = python(script, WORLD=str(world), PYTHONPATH="", cwd=HERE, timeout=300).stdout
+        out = python(script, WORLD=str(world), cwd=HERE, timeout=300).stdout
         lines = (line.split(" ", 2) for line in out.splitlines())
         return {name: (same, int(captures)) for same, captures, name in lines}
 
@@ -69,6 +69,7 @@ def test_another_world(python, tmp_path):
 
 MAIN = """
 import enum, sys, collections
+sys.path.append({here!r})
 import torch, jit, stored_programs
 import helper
 from jit.frame import dispatch
@@ -130,7 +131,7 @@ EDITS = {
 def program(tmp_path_factory):
     """A folder with the program and its helper, and what a first process has kept of them."""
     folder = tmp_path_factory.mktemp("program")
-    (folder / "main.py").write_text(MAIN.format(folder=str(folder / "cache")))
+    (folder / "main.py").write_text(MAIN.format(folder=str(folder / "cache"), here=str(HERE)))
     (folder / "helper.py").write_text(HELPER + "# the functions\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     subprocess.run([sys.executable, "main.py"], cwd=folder, env=environment, check=True, timeout=300)
@@ -148,7 +149,7 @@ def test_edited_sources(python, program, edit):
         os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
     shutil.rmtree(program / "__pycache__", ignore_errors=True)
     try:
-        assert int(python(str(program / "main.py"), PYTHONPATH=str(HERE), cwd=program).stdout) == captures
+        assert int(python(str(program / "main.py"), cwd=program).stdout) == captures
     finally:
         for file, text in before.items():
             file.write_text(text)

@@ -22,6 +22,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from .. import config, devices, logs, torch_private
 from ..runtime import cache, libraries, native, records, sources
@@ -196,7 +197,8 @@ def _structure(module: Any) -> str:
         found = vars(left.pop())
         for table in ("_parameters", "_buffers"):
             for name, tensor in list((found.get(table) or {}).items()):
-                text.update(repr((name, _outline(tensor), tuple(getattr(tensor, "shape", ())))).encode())
+                shape = () if tensor is None or is_lazy(tensor) else tuple(tensor.shape)
+                text.update(repr((name, _outline(tensor), shape)).encode())
         text.update(repr(found.get("training")).encode())
         for name, child in list((found.get("_modules") or {}).items()):
             text.update(f"{name} {type(child).__qualname__}\n".encode())
@@ -207,7 +209,7 @@ def _structure(module: Any) -> str:
 
 def _outline(value: object) -> object:
     """What entries for other values would be other ones for."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not is_lazy(value):
         return type(value).__qualname__, str(value.dtype), value.device.type, value.dim(), value.requires_grad
     return type(value).__module__, type(value).__qualname__
 
