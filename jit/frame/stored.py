@@ -166,7 +166,10 @@ def _group() -> str:
     group = torch.distributed
     if not group.is_available() or not group.is_initialized():
         return ""
-    return f"{group.get_rank()} of {group.get_world_size()}, {group.get_backend()}"
+    try:
+        return f"{group.get_rank()} of {group.get_world_size()}, {group.get_backend()}"
+    except ValueError:  # there is no group of all processes
+        return "one of several"
 
 
 def _backend_name(settings: Settings) -> str | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MODULE = "_jit_native"
 KEEP_DAYS = 30
 PREBUILT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prebuilt")
-prebuilt_in = [PREBUILT]  # folders with a library that was built elsewhere
+prebuilt_in: list[str] = []  # further folders with a library that was built elsewhere
 SOURCE_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt",
          "-g0", "-Wall", "-Wno-unused-function", "-Wno-attributes", "-Wno-missing-field-initializers",
@@ -241,7 +241,7 @@ def _ready_in_home(key: str) -> str | None:
 def prebuilt() -> str | None:
     """The library that the package came with, or that was loaded with compiled functions, where it fits this
     process."""
-    for folder in prebuilt_in:
+    for folder in (PREBUILT, *prebuilt_in):
         library = os.path.join(folder, MODULE + ".so")
         try:
             with open(os.path.join(folder, "key")) as f:
