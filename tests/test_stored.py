@@ -1,6 +1,7 @@
 """Entries on disk: a second process captures nothing and computes the same; what has changed is never used; damage does
 no harm."""
 
+import gc
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -485,17 +487,17 @@ def test_many_processes_at_once(python, tmp_path):
 def test_the_writer_waits_for_a_quiet_moment_and_the_end():
     made, owner = [], type("Owner", (), {})()
     one = writer.Writer()
-    one.add(lambda: made.append(1), owner)
+    one.add(lambda owner: made.append(1), owner)
     assert made == []
     assert one.finish() and made == [1]
-    one.add(lambda: 1 / 0, owner)  # nobody hears of that
-    one.add(lambda: made.append(2), owner)
+    one.add(lambda owner: 1 / 0, owner)  # nobody hears of that
+    one.add(lambda owner: made.append(2), owner)
     end = time.monotonic() + 30
     while one.jobs and time.monotonic() < end:
         time.sleep(0.02)
     assert one.finish() and made == [1, 2]
     gone = type("Owner", (), {})()
-    one.add(lambda: made.append(3), gone)
+    one.add(lambda owner: made.append(3), gone)
     del gone
     assert one.finish() and made == [1, 2]
 
@@ -513,6 +515,17 @@ def test_a_process_that_ends_at_once_has_written_its_entries(python, tmp_path):
         print(dispatch.captures_so_far())
     """)
     assert [int(python(script).stdout) for _ in range(2)] == [1, 0]
+
+
+def test_what_is_to_be_written_keeps_no_module_alive(folder, monkeypatch):
+    monkeypatch.setattr(writer, "at_once", False)
+    monkeypatch.setattr(writer, "QUIET_S", 60.0)
+    module = torch.nn.Linear(3, 2)
+    compiled, seen = jit.compile(module), weakref.ref(module)
+    compiled(torch.ones(1, 3))
+    del module, compiled
+    gc.collect()
+    assert seen() is None and writer.finish() and not files(folder)
 
 
 def test_contents_that_cannot_change():

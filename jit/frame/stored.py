@@ -290,14 +290,19 @@ def keep(missed: Missed, dispatcher: Any, entry: Any, captured: Captured, key: s
         return
     entry.to_keep = key, captured.summary(), captured.told
     if missed.settings.option("entry_cache"):
-        writer.add(lambda: _write(missed, entry), dispatcher)
+        writer.add(_write_new, dispatcher)
 
 
-def _write(missed: Missed, entry: Any) -> None:
+def _write_new(dispatcher: Any) -> None:
+    """Write those entries of a dispatcher to disk of which that was not tried yet."""
+    for entry in dispatcher.entries:
+        if hasattr(entry, "to_keep") and not hasattr(entry, "tried_to_keep"):
+            entry.tried_to_keep = True
+            _write(dispatcher.on_miss, dispatcher, entry)
+
+
+def _write(missed: Missed, dispatcher: Any, entry: Any) -> None:
     """Write an entry to disk."""
-    dispatcher = entry.owner
-    if dispatcher is None or not any(entry is known for known in dispatcher.entries):
-        return
     name = name_of(dispatcher)
     try:
         place, data = written(missed, entry)

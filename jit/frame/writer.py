@@ -29,10 +29,10 @@ class Writer:
         self.thread: threading.Thread | None = None
         self.newest = 0.0
 
-    def add(self, job: Callable[[], None], owner: Any) -> None:
-        """Do ``job`` soon, unless ``owner`` is gone by then."""
+    def add(self, job: Callable[[Any], None], owner: Any) -> None:
+        """Do ``job(owner)`` soon, unless ``owner`` is gone by then: ``job`` is not to keep anything of it alive."""
         if at_once:
-            job()
+            job(owner)
             return
         with self.changed:
             self.jobs.append((job, weakref.ref(owner)))
@@ -63,9 +63,10 @@ class Writer:
                 job, owner = self.jobs.popleft()
             except IndexError:
                 return False
-            if owner() is not None:
+            alive = owner()
+            if alive is not None:
                 try:
-                    job()
+                    job(alive)
                 except Exception as error:  # the program has nothing to do with it
                     log(f"not kept: {type(error).__name__}: {error}")
         return True
@@ -84,7 +85,7 @@ class Writer:
 _writer = Writer()
 
 
-def add(job: Callable[[], None], owner: Any) -> None:
+def add(job: Callable[[Any], None], owner: Any) -> None:
     """See ``Writer.add``."""
     _writer.add(job, owner)
 
