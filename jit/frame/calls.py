@@ -94,6 +94,13 @@ class Calls:
             raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
         if len(self.s.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
+        if args and self.s.siblings.takes(code, args[0]):
+            return self.s.siblings.call(fn, args, kwargs, lambda: self.follow(fn, args, kwargs, direct))
+        return self.follow(fn, args, kwargs, direct)
+
+    def follow(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], direct: bool) -> Value:
+        """Execute its instructions."""
+        code = fn.code
         frame = Frame(self.s, fn, self.bind(fn, args, kwargs))
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
             frame.set_up_generator()

@@ -132,6 +132,7 @@ class Capture:
     def set_up(self) -> None:
         """The outermost frame, with the arguments as its locals."""
         s, fn, code = self.session, self.fn, self.code
+        s.arguments = self.values
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise NeedsEager("an asynchronous generator as the compiled function",
                              "compile what it calls", kind="generator-target")

@@ -3,13 +3,44 @@ program."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.facts import Dims, Fact, GlobalState, Present
 from .source import Source
 
 if TYPE_CHECKING:
     from .size_facts import SizeFacts
+
+
+class Heard:
+    """What was asked of objects from outside, in the order of asking, with repeats.
+
+    Attributes:
+        facts: (source, fact).
+        wrapped: (source, object) of those that have become values, or were met again.
+        present: sources at which there was seen to be something.
+        lengths: (source, number of elements).
+        read_from: sources of which any other one was derived that is among these.
+    """
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[Source, Fact]] = []
+        self.wrapped: list[tuple[Source, Any]] = []
+        self.present: list[Source] = []
+        self.lengths: list[tuple[Source, int]] = []
+        self.read_from: set[Source] = set()
+
+    def hears(self, source: Source) -> None:
+        """Something is asked about what is at a source."""
+        known, base = self.read_from, source.base
+        while base is not None and base not in known:
+            known.add(base)
+            base = base.base
+
+    def counts(self) -> tuple[int, ...]:
+        return len(self.facts), len(self.wrapped), len(self.present), len(self.lengths)
 
 
 class Guards:
@@ -20,6 +51,7 @@ class Guards:
         sizes: what is relied on of symbols, a ``SizeFacts``.
         state: the fact about torch's own state; a part that few programs read is added to ``state.read`` where it is.
         fresh: slots whose contents are replaced all the time.
+        heard: what all that is recorded is added to, as often as it is; None while nothing is.
     """
 
     def __init__(self, sizes: SizeFacts) -> None:
@@ -31,22 +63,54 @@ class Guards:
         self._kinds: set = set()
         self._reached: set = set()
         self._present: dict = {}
+        self.heard: Heard | None = Heard()
+        self._noted: dict[Source, list[Fact]] = {}
 
     def add(self, source: Source | None, fact: Fact) -> None:
         """Record a fact; a value without a source (made while capturing) needs none."""
         if source is None:
             return
+        if self.heard is not None:
+            self.heard.facts.append((source, fact))
+            self.heard.hears(source)
         key = (source, type(fact), fact.key)
         if key not in self._seen:
             self._seen.add(key)
             self._kinds.add(key[:2])
             self._reached.add(source)
             self._rows.append((source, fact))
+            if source in self._noted:
+                self._noted[source].append(fact)
 
     def add_presence(self, source: Source | None) -> None:
         """Record that there is something at a source, such as an entry of a dict."""
         if source is not None:
             self._present[source] = True
+            if self.heard is not None:
+                self.heard.present.append(source)
+                self.heard.hears(source)
+
+    def note(self, source: Source) -> None:
+        """Remember the facts about what is at a source, of which none is recorded so far."""
+        if source not in self._reached:
+            self._noted[source] = []
+
+    def noted(self, source: Source) -> list[Fact] | None:
+        """The facts about what is at a source; None where they are not remembered."""
+        return self._noted.get(source)
+
+    def known(self, source: Source, fact: Fact) -> bool:
+        """Whether this fact is recorded."""
+        return (source, type(fact), fact.key) in self._seen
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Nothing is added to ``heard`` inside."""
+        heard, self.heard = self.heard, None
+        try:
+            yield
+        finally:
+            self.heard = heard
 
     def has(self, source: Source, *kinds: type) -> bool:
         """Whether a fact of one of these classes is recorded for ``source``."""

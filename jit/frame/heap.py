@@ -46,6 +46,14 @@ class Heap:
         for held in (self.by_object, self.by_source, self.templates, self.dicts, self.touched, self._kept):
             held.clear()
 
+    def kept(self, start: int) -> list:
+        """What is kept alive since there were ``start`` such objects: all that have become values since, and more."""
+        return self._kept[start:]
+
+    @property
+    def kept_count(self) -> int:
+        return len(self._kept)
+
     def keep(self, obj) -> None:
         """Keep an object alive for as long as the capture goes on, so that no other one gets its identity."""
         self._kept.append(obj)
@@ -54,6 +62,9 @@ class Heap:
 
     def wrap(self, obj, source) -> Value:
         """The value of a real object reached by ``source``. One object is one value, however it was reached."""
+        if source is not None and (heard := self.s.guards.heard) is not None:
+            heard.wrapped.append((source, obj))
+            heard.hears(source)
         if self.templates:
             known = self.templates.get(id(obj))
             if known is not None:
@@ -74,6 +85,8 @@ class Heap:
             value = self.by_object.get(id(obj))
             if value is None:
                 value = self._make(obj, source)
+                if type(value) is ModuleObject and source is not None:
+                    self.s.guards.note(source)
                 self.by_object[id(obj)] = value
                 self.keep(obj)
                 for changed in self.touched:
@@ -161,6 +174,7 @@ class Heap:
         too."""
         if value.source is None or value in self.touched:
             return
+        self.s.siblings.settle()
         self.s.set_entry(self.touched, value, True)
         for other in list(self.by_object.values()):
             self.keep_apart(value, other)

@@ -82,7 +82,8 @@ class Recording:
         dims = set() if history is None else history.tensor_dims(value.source, value.obj)
         strides = set() if history is None else history.tensor_strides(value.source, value.obj)
         handle = self.s.tracer.input(value.obj, value.source, dims, strides)
-        guard_tensor(self.s, value, handle.node.type)
+        with self.s.guards.unheard():  # each input is guarded when it becomes one
+            guard_tensor(self.s, value, handle.node.type)
         self.inputs.append(value)
         self.tensors[id(handle)] = value
         self.s.heap.keep(handle)

@@ -21,6 +21,7 @@ from .lookups import Lookups
 from .makers import Makers
 from .recording import Recording
 from .size_facts import SizeFacts
+from .siblings import Siblings
 from .stand_ins import Asker
 from .speculation import Attempt
 from .tracked_state import States
@@ -88,6 +89,8 @@ class Session(Makers):
         self.recording = Recording(self)
         self.calls = Calls(self)
         self.asker = Asker(self)
+        self.siblings = Siblings(self)
+        self.arguments: tuple = ()
         self.maps: tuple = ()
         self.levels: tuple = ()
         self.scalars_index: tuple = ()
@@ -116,7 +119,8 @@ class Session(Makers):
     def close(self) -> None:
         """Let go of the program's objects: the values refer to each other in cycles, and arguments must not outlive
         their call."""
-        for part in (self.heap, self.lookups, self.effects, self.states, self.recording, self.asker):
+        for part in (self.heap, self.lookups, self.effects, self.states, self.recording, self.asker,
+                     self.siblings):
             part.close()
         for held in (self.frames, self.current_exception, self.generators, self.real_generators):
             held.clear()

@@ -760,6 +760,18 @@ class FunctionField(_Derived):
         return f"{self.of}.__{self.field}__"
 
 
+def rebased(source: _Kind, base: Source) -> _Kind:
+    """The same step from another object."""
+    made = object.__new__(type(source))
+    vars(made).update(vars(source))
+    for kept in ("_hash", "watched", "number"):
+        vars(made).pop(kept, None)
+    vars(made)["of"] = base
+    if isinstance(made, Item):
+        made.__post_init__()
+    return made
+
+
 def changeable(source: Source | None) -> bool:
     """Whether a number at this source may be another one on the next call and can be loaded again: it is an argument,
     an attribute, an item, what a cell holds, or computed from what may be another object."""

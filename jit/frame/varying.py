@@ -47,6 +47,8 @@ class Varying:
     def length_at(self, source, n: int):
         """The length of a container from outside: an int that is guarded, or a Dim once it has changed between
         captures."""
+        if self.guards.heard is not None:
+            self.guards.heard.lengths.append((source, n))
         dim = None if self.history is None else self._integer(src.Length(source), n)
         if dim is None:
             self.guards.add(source, facts.Length(n))

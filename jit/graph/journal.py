@@ -23,13 +23,21 @@ ABSENT = _Absent()  # what a mapping held where there was no entry
 _registrations = itertools.count(1)
 
 
+class _Changes(list):
+    """What was changed. ``cuts``: the lengths to which a rollback has cut it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: list[int] = []
+
+
 class Journal:
     """Takes back what was changed since a checkpoint."""
 
     _latest = 0  # the number of the last registration of any journal
 
     def __init__(self) -> None:
-        self._changes: list[tuple] = []  # (holder, name or key, what was there, whether it is an entry)
+        self._changes = _Changes()  # (holder, name or key, what was there, whether it is an entry)
         self._grown: list = []
         self._fields: list[tuple] = []  # (holder, names, what reads them)
         self._parts: list[Journal] = []
@@ -99,6 +107,8 @@ class Journal:
         """Return to the state at a checkpoint."""
         (all_changes, grown, fields), counts, lengths, values = mark
         for changes, count in zip(all_changes, counts):
+            if len(changes) > count:
+                changes.cuts.append(count)
             while len(changes) > count:
                 holder, key, old, is_entry = changes.pop()
                 if not is_entry:
@@ -112,6 +122,10 @@ class Journal:
         for (holder, names, _), known in zip(fields, values):
             for name, value in zip(names, known if len(names) > 1 else (known,)):
                 setattr(holder, name, value)
+
+    def watch(self) -> Watch:
+        """What is noted from here on."""
+        return Watch(self._changes)
 
     def changes_since(self, mark: tuple) -> list:
         """(holder, name or key, what was there) of each change that a rollback to ``mark`` would take back, the first
@@ -142,6 +156,28 @@ class Journal:
         for held in (self._changes, self._grown, self._fields, self._parts):
             held.clear()
         self._all, self._as_of = (), -1
+
+
+class Watch:
+    """What a journal, without its parts, notes from some point on."""
+
+    def __init__(self, changes: _Changes) -> None:
+        self._changes, self._start, self._at, self._cuts = changes, len(changes), len(changes), len(changes.cuts)
+        self._gone = False
+
+    def new(self) -> list[tuple] | None:
+        """(holder, name or key, what was there, whether it is an entry) of each change since this was last asked. None
+        where what was noted before that point has been taken back since."""
+        cuts = self._changes.cuts[self._cuts:]
+        if cuts:
+            self._cuts += len(cuts)
+            self._at = min(self._at, *cuts)
+            self._gone |= self._at < self._start
+        if self._gone:
+            return None
+        found = self._changes[self._at:]
+        self._at = len(self._changes)
+        return found
 
 
 def _cut(container, length: int) -> None:

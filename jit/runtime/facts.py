@@ -57,6 +57,14 @@ class Fact:
         """What the native check takes. ``locate``: the index of a source's accessor."""
         return self.value
 
+    def sources(self) -> tuple:
+        """Of further objects."""
+        return ()
+
+    def moved(self, place: Callable) -> Fact:
+        """The same fact with other ones: ``place`` says what stands for each source."""
+        return self
+
     def name(self, naming: Naming, payload: Any) -> Name:
         """The name of what the native check takes."""
         return naming.name(payload)
@@ -424,6 +432,12 @@ class _OfTwo(Fact):
     def key(self) -> object:
         return self.value
 
+    def sources(self) -> tuple:
+        return (self.value,)
+
+    def moved(self, place: Callable) -> Fact:
+        return type(self)(place(self.value))
+
     def payload(self, locate: Callable) -> int:
         return locate(self.value)
 
@@ -469,6 +483,12 @@ class Apart(Fact):
     def key(self) -> object:
         return self.changed, self.others
 
+    def sources(self) -> tuple:
+        return (*self.changed, *self.others)
+
+    def moved(self, place: Callable) -> Fact:
+        return Apart(tuple(map(place, self.changed)), tuple(map(place, self.others)))
+
     def payload(self, locate: Callable) -> tuple[tuple[int, ...], ...]:
         return tuple(map(locate, self.changed)), tuple(map(locate, self.others))
 
@@ -499,6 +519,12 @@ class Shares(Fact):
     @property
     def key(self) -> object:
         return self.value, self.distance
+
+    def sources(self) -> tuple:
+        return (self.value,)
+
+    def moved(self, place: Callable) -> Fact:
+        return Shares(place(self.value), self.distance)
 
     def payload(self, locate: Callable) -> tuple[int, ...]:
         return locate(self.value), self.distance

@@ -8,6 +8,7 @@ guards for the facts they use, effects for what they change, and raise ``Raised`
 from __future__ import annotations
 
 import ctypes
+import itertools
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,14 @@ class Raised(Exception):
         self.value = value
 
 
+_births = itertools.count()
+
+
+def births() -> int:
+    """A number that is greater than ``born`` of all values so far, and less than that of later ones."""
+    return next(_births)
+
+
 class Value:
     """Base of all symbolic values. ``source`` says where it came from; None for a value made while capturing."""
 
@@ -78,6 +87,12 @@ class Value:
     dispatches = False  # of a tensor: whether its class has a ``__torch_dispatch__``
     init_args: tuple = ()  # of an exception that is made while capturing
     result: Value | None = None  # of an iterator at its end: what StopIteration comes with
+    born: int  # a number that later ones exceed
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Value:
+        self = object.__new__(cls)
+        self.born = next(_births)
+        return self
 
     def pytype(self, s: Session) -> type:
         """The exact Python type, guarded if the value came from outside."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from .base import births
+
 if TYPE_CHECKING:
     from ..session import Session
     from .base import Value
@@ -21,6 +23,10 @@ class Overlay(dict):
     """
 
     deleted: frozenset = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.born = births()
 
     def put(self, s: Session, name: str, value: Value) -> None:
         if self.get(name) is DELETED:

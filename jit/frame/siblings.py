@@ -1,0 +1,442 @@
+"""Modules that are alike are followed once: the layers of a network.
+
+What following a call of a module does is known from the call of its sibling, an instance of the same class, where the
+two cannot be told apart by anything that was looked at: the arguments are alike, everything that was asked of the
+first module holds of the second one (``Heard``), and the objects behind it are the same or others in the same pattern.
+Then the same is recorded: the facts, about the second module's sources; the nodes, with its parameters and its
+arguments in the place of the first one's (``jit/graph/stretch.py``).
+
+That is only so where following a call has done nothing else. The journal tells: a call that has changed anything that
+was there before it, an effect, a guess, a state, a write to memory, is followed each time. Where anything that such a
+call may read has been changed since, it is followed anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+from .. import config
+from ..graph import stretch
+from ..runtime import facts
+from ..runtime import guards as native_guards
+from . import source as src
+from .values.base import Value, births
+from .values.constant import Constant, is_leaf
+from .values.containers import ListValue, TupleValue
+from .values.mappings import DictValue
+from .values.numbers import DimValue, FloatValue
+from .values.objects import ModuleObject
+from .values.overlays import Overlay
+from .values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from ..graph.handles import TensorHandle
+    from ..graph.ir import Loc
+    from ..runtime.facts import Fact
+    from .session import Session
+    from .source import Source
+    from .values.functions import FunctionValue
+
+_KEPT = 4  # calls that are remembered of one function and class
+_NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# What is filled in when it is first asked for, of values from outside; a change of their objects is told otherwise.
+_FILLED_IN = frozenset(("_handle", "_entries", "_elements", "loaded"))
+
+
+class Differs(Exception):
+    """A call cannot be told by another one."""
+
+
+@dataclasses.dataclass
+class Given:
+    """The arguments of a call: what they look like, and what stands in them."""
+
+    looks: tuple
+    values: list[Value]
+    tensors: list[TensorHandle]
+    places: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def place(self, v: Value) -> int:
+        """Which of the values it is: the first one is 0."""
+        at = self.places.setdefault(id(v), len(self.values))
+        if at == len(self.values):
+            self.values.append(v)
+        return at
+
+
+def given(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Given | None:
+    """The arguments behind the first one; None where they are more than plain data and tensors."""
+    found = Given((), [], [])
+    looks = []
+    for v in (*args[1:], *kwargs.values()):
+        look = _look(s, v, found)
+        if look is None:
+            return None
+        looks.append(look)
+    found.looks = (*looks, tuple(kwargs))
+    return found
+
+
+def _look(s: Session, v: Value, found: Given) -> object:
+    at = found.place(v)
+    if v.source is not None or type(v) in (DimValue, FloatValue):
+        return ("known", id(v))  # the same one for both
+    if type(v) is TensorValue:
+        if v.obj is not None or v.elsewhere or v.grad is not None or v._handle is None:
+            return ("known", id(v))
+        if not stretch.is_plain(v._handle):
+            return ("known", id(v)) if v._handle.base.input is not None else None
+        bases = [h.base for h in found.tensors]
+        first = bases.index(v._handle.base) if v._handle.base in bases else len(bases)
+        found.tensors.append(v._handle)
+        return ("tensor", at, first, stretch.outline(v._handle))
+    if type(v) is Constant:
+        plain = v.value is None or isinstance(v.value, (bool, int, float, str))
+        return ("constant", at, type(v.value), repr(v.value) if plain else id(v.value))
+    if type(v) in (TupleValue, ListValue) and v.obj is None and v.cls is v.builtin and v._elements is not None:
+        return _container(s, v, at, (), v._elements, found)
+    if type(v) is DictValue and v.obj is None and v.cls is dict and v._entries is not None and not v.written:
+        if all(key.is_leaf and key.source is None and type(key.value) is str for key, _ in v._entries.values()):
+            return _container(s, v, at, tuple(v._entries), [value for _, value in v._entries.values()], found)
+    return None
+
+
+def _container(s: Session, v: Value, at: int, names: tuple, elements: list[Value], found: Given) -> tuple | None:
+    looks = [_look(s, e, found) for e in elements]
+    return None if None in looks else (type(v), at, names, *looks)
+
+
+def state_of(s: Session) -> list:
+    """What following a call depends on, beside its arguments and what it finds outside."""
+    r = s.recording
+    return [s.levels, s.maps, s.scalars_index, s.guesses, s.assumption, s.ways, s.learned, s.trial, s.joined,
+            s.differentiated, r._regions, r.new_leaves, r.leaves_used, len(r.copied), len(s.effects.log),
+            len(s.effects.recorders), len(s.real_generators), len(s.calls_made), len(s.current_exception),
+            s.varying.asked.total(), *(part for key, value in s.states.now.items() for part in (*key, value))]
+
+
+class Followed:
+    """A call of a module that was followed to its end."""
+
+    def __init__(self, s: Session, fn: FunctionValue, module: ModuleObject, arguments: Given) -> None:
+        self.fn, self.module, self.arguments = fn, module, arguments
+        self.heard, self.kept, self.before = (s.guards.heard.counts(), s.heap.kept_count,
+                                              list(s.guards.noted(module.source)))
+        self.state, self.mark, self.changes = state_of(s), stretch.Mark(s.tracer), s.journal.watch()
+        self.caller, self.region, self.born = s.recording.location(), s.recording.region, births()
+        self.generators = len(s.generators)
+        self.stretch: stretch.Stretch | None = None
+        self.template: Template | None = None
+        self.tried = 0
+
+    def over(self, s: Session, result: Value) -> bool:
+        """Note what it has done. False where it may not stand for others."""
+        self.result = result
+        self.heard_to = s.guards.heard.counts()
+        self.new = s.heap.kept(self.kept)
+        changes, self.changes = self.changes.new(), s.journal.watch()
+        handles: list[TensorHandle] = []
+        if not (stretch.is_same(self.state, state_of(s)) and s.recording.region == self.region
+                and changes is not None and all(map(self.is_own, changes))
+                and all(g.state == "done" for g in s.generators[self.generators:])
+                and _tensors_of(result, handles)):
+            return False
+        self.stretch = stretch.Stretch(s.tracer, self.mark, handles)
+        return self.stretch.copyable
+
+    def is_own(self, change: tuple) -> bool:
+        """Whether what was changed was made in the call."""
+        return isinstance(change[0], (Value, Overlay)) and change[0].born > self.born
+
+    def still_holds(self, s: Session) -> bool:
+        """Whether nothing that it may have read was changed since this was last asked."""
+        assert self.stretch is not None
+        if not (stretch.is_same(self.state, state_of(s)) and self.stretch.still_there(s.tracer)
+                and stretch.is_same(self.mark.state, stretch.state_of(s.tracer))):
+            return False
+        changes, touched = self.changes.new(), s.heap.touched
+        return changes is not None and not any(
+            is_entry or not isinstance(holder, Value) or holder.source is not None
+            and (name not in _FILLED_IN or holder in touched)
+            for holder, name, _, is_entry in changes)
+
+
+def _tensors_of(value: Value, handles: list[TensorHandle]) -> bool:
+    """Add the tensors of a result. False where it is more than tensors and plain data."""
+    if value.source is not None or type(value) in (Constant, DimValue):
+        return True
+    if type(value) is TensorValue:
+        if value.obj is not None or value.cls.__name__ != "Tensor" or value.elsewhere or value.grad is not None:
+            return False
+        if value._handle is None:
+            return False
+        handles.append(value._handle)
+        return True
+    if type(value) in (TupleValue, ListValue) and value.obj is None and value.cls is value.builtin:
+        return value._elements is not None and all(_tensors_of(v, handles) for v in value._elements)
+    return False
+
+
+class Template:
+    """What was heard in a call, with any module in the place of its own. Raises Differs where it is not known how."""
+
+    def __init__(self, s: Session, of: Followed) -> None:
+        heard, (f0, w0, p0, l0), (f1, w1, p1, l1) = s.guards.heard, of.heard, of.heard_to
+        root = self.root = of.module.source
+        assert root is not None
+        self.under: dict[Source, bool] = {root: True}
+        self.facts, seen = [], set()
+        for source, fact in heard.facts[f0:f1]:
+            key = (source, type(fact), fact.key)
+            if key not in seen:
+                seen.add(key)
+                if self.is_under(source) or any(map(self.is_under, fact.sources())):
+                    self.facts.append((source, fact))
+        if not all(fact.of_object for _, fact in self.facts):
+            raise Differs("a condition on several numbers")
+        self.before = of.before
+        new = {id(obj) for obj in of.new}
+        self.wrapped: dict[Source, tuple[object, bool]] = {}
+        for source, obj in heard.wrapped[w0:w1]:
+            if source not in self.wrapped and self.is_under(source):
+                self.wrapped[source] = (obj, id(obj) in new)
+        reached = {step for source, _ in self.facts for step in source.chain()}
+        self.present = [source for source in dict.fromkeys(heard.present[p0:p1])
+                        if source not in reached and self.is_under(source)]
+        self.lengths = [(source, n) for source, n in dict.fromkeys(heard.lengths[l0:l1]) if self.is_under(source)]
+        if any(source in s.guards.fresh for source in (*self.wrapped, *(source for source, _ in self.facts))):
+            raise Differs("something is read anew at each call")
+        self.program, self.at = self.compiled()
+
+    def is_under(self, source: Source) -> bool:
+        """Whether it is read from the module."""
+        found = self.under.get(source)
+        if found is None:
+            base = source.base
+            found = self.under[source] = base is not None and self.is_under(base)
+        return found
+
+    def compiled(self) -> tuple[Any, dict[Source, int]]:
+        """What asks all that was asked, and the places where it finds what has become a value. The module is the first
+        local; those of the frame are behind it."""
+        index: dict[Source, int] = {}
+        accessors: list[tuple] = []
+
+        def locate(source: Source) -> int:
+            at = index.get(source)
+            if at is None:
+                if source == self.root:
+                    parent, kind, payload = -1, "local", 0
+                elif type(source) is src.Local:
+                    parent, kind, payload = -1, "local", source.index + 1
+                else:
+                    parent = -1 if source.base is None else locate(source.base)
+                    kind, payload = source.step()
+                at = index[source] = len(accessors)
+                accessors.append((parent, kind, payload, source))
+            return at
+
+        if not all(step.guarded for source in (*self.wrapped, *self.present, *(s for s, _ in self.facts))
+                   for step in source.chain()):
+            raise Differs("no guard reaches what was looked at")
+        checks = [(locate(source), fact.kind, fact.payload(locate), fact) for source, fact in self.facts]
+        checks += [(locate(source), present.kind, present.payload(locate), present)
+                   for source in self.present for present in (facts.Present(),)]
+        places = {source: locate(source) for source in self.wrapped}
+        return native_guards.program(accessors, checks), places
+
+
+class Moved(dict):
+    """Source -> the one in its place behind another module."""
+
+    def __init__(self, root: Source, other: Source) -> None:
+        super().__init__()
+        self[root] = other
+
+    def __missing__(self, source: Source) -> Source:
+        base = source.base
+        moved = source if base is None or (at := self[base]) is base else src.rebased(source, at)
+        self[source] = moved
+        return moved
+
+
+class Siblings:
+    """The calls of modules in one capture."""
+
+    def __init__(self, s: Session) -> None:
+        self.s = s
+        self.on = bool(config.siblings)
+        self.known: dict[tuple, list[Followed]] = {}
+        self.unsettled: list[tuple[Source, object]] = []
+        self.count = 0
+
+    def close(self) -> None:
+        self.known.clear()
+        self.unsettled.clear()
+
+    def takes(self, code: types.CodeType, first: Value) -> bool:
+        """Whether a call of a function with that first argument may be told by another one."""
+        return (self.on and type(first) is ModuleObject and first.obj is not None and first.source is not None
+                and not code.co_flags & _NOT_PLAIN and not self.s.levels)
+
+    def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], follow: Callable[[], Value]) -> Value:
+        """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
+        s, module = self.s, args[0]
+        if not self.is_untouched(module) or (arguments := given(s, args, kwargs)) is None:
+            return follow()
+        known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
+        for followed in list(known):
+            if not followed.still_holds(s):
+                known.remove(followed)
+            elif (result := self.told(followed, fn, module, arguments)) is not None:
+                return result
+        if len(known) >= _KEPT:
+            return follow()
+        followed = Followed(s, fn, module, arguments)
+        result = follow()
+        if followed.over(s, result):
+            known.append(followed)
+        return result
+
+    def is_untouched(self, module: ModuleObject) -> bool:
+        """Whether nothing behind a module was looked at so far, but for what is asked of the module itself."""
+        guards, source = self.s.guards, module.source
+        assert source is not None
+        return (guards.heard is not None and source not in guards.heard.read_from and not module.attrs
+                and guards.noted(source) is not None)
+
+    def told(self, of: Followed, fn: FunctionValue, module: ModuleObject, arguments: Given) -> Value | None:
+        """The result of a call as another one tells it; None where it does not."""
+        s = self.s
+        if fn is not of.fn and (fn.obj is None or fn.obj is not of.fn.obj) or of.tried >= _KEPT:
+            return None
+        mark = s.journal.checkpoint()
+        try:
+            if of.template is None:
+                of.template = Template(s, of)
+            return Telling(s, of, of.template, module, arguments).run()
+        except Differs:
+            of.tried += 1
+            s.journal.rollback(mark)
+            return None
+
+    def settle(self) -> None:
+        """Make values of all objects behind modules that were not followed: something is about to be changed that may
+        be among them."""
+        unsettled, self.unsettled = self.unsettled, []
+        for source, obj in unsettled:
+            self.s.wrap(obj, source)
+
+
+class Telling:
+    """One call, told by another one. Raises Differs where they are not alike."""
+
+    def __init__(self, s: Session, of: Followed, template: Template, module: ModuleObject, arguments: Given) -> None:
+        self.s, self.of, self.template, self.arguments = s, of, template, arguments
+        self.module = module
+        assert module.source is not None
+        self.moved = Moved(template.root, module.source)
+        self.locs: dict[Loc | None, Loc | None] = {None: None}
+        self.caller = s.recording.location()
+        self.values = dict(zip(map(id, of.arguments.values), arguments.values))
+
+    def run(self) -> Value:
+        s, of, template, moved = self.s, self.of, self.template, self.moved
+        objects = self.check()
+        assert of.stretch is not None
+        pairs = list(zip(of.arguments.tensors, self.arguments.tensors))
+        copy = stretch.Copy(s.tracer, of.stretch, pairs, self.make_input, self.place)
+        if not copy.run():
+            raise Differs("a parameter is of another type")
+        guards = s.guards
+        for source, fact in template.facts:
+            guards.add(moved[source], self.fact(fact))
+        for source in template.present:
+            guards.add_presence(moved[source])
+        s.siblings.unsettled += objects
+        s.siblings.count += 1
+        return self.result(of.result, copy)
+
+    def check(self) -> list[tuple[Source, object]]:
+        """Everything that was asked of the first module holds of this one. -> the objects behind it."""
+        s, template, moved = self.s, self.template, self.moved
+        if not all(s.guards.known(self.module.source, self.fact(fact)) for fact in template.before):
+            raise Differs("less is known of the module")
+        values = (self.module.obj, *s.arguments)
+        if not template.program.check(values):
+            raise Differs(native_guards.explain(template.program, values))
+        varying, known = s.varying, s.heap.by_object
+        counterparts: dict[int, object] = {}
+        taken: dict[int, int] = {}
+        found = []
+        for source, (first, is_new) in template.wrapped.items():
+            obj, at = template.program.value(values, template.at[source]), moved[source]
+            if is_leaf(first):
+                if (varying.history is not None and type(obj) in (int, float) and src.changeable(at)
+                    and varying.number(obj, at, None) is not None):
+                    raise Differs("a number varies")
+                continue
+            if at.slot and varying.is_replaced(at, obj):
+                raise Differs("something is read anew at each call")
+            if obj is not first and (not is_new or id(obj) in known):
+                raise Differs("an object is one that is known otherwise")
+            if (counterparts.setdefault(id(first), obj) is not obj
+                or taken.setdefault(id(obj), id(first)) != id(first)):
+                raise Differs("other objects are the same")
+            found.append((at, obj))
+        for source, n in template.lengths:
+            if varying.history is not None and varying.length_at(moved[source], n) is not n:
+                raise Differs("a length varies")
+        return found
+
+    def fact(self, fact: Fact) -> Fact:
+        return fact.moved(self.moved.__getitem__)
+
+    def make_input(self, old: TensorHandle) -> TensorHandle | None:
+        """The graph input in the place of one of the first module's."""
+        source = old.origin
+        if source is None or not self.template.is_under(source):
+            return old  # it is the same one for both
+        value = self.s.wrap(self.object_at(source), self.moved[source])
+        return value.handle(self.s) if type(value) is TensorValue else None
+
+    def object_at(self, source: Source) -> object:
+        at = self.template.at.get(source)
+        if at is None:
+            raise Differs("an input that was not looked at")
+        return self.template.program.value((self.module.obj, *self.s.arguments), at)
+
+    def place(self, loc: Loc | None) -> Loc | None:
+        """The source position of what stands for something: where the call is made from another line, that line."""
+        found = self.locs.get(loc)
+        if found is None and loc is not None:
+            found, before, now = loc, self.of.caller, self.caller
+            if loc.user is not None and before is not None and now is not None:
+                if loc.user == (before.user or before[:3]):
+                    found = found._replace(user=now.user or now[:3])
+            if loc.region:
+                found = found._replace(region=self.s.recording.region)
+            self.locs[loc] = found
+        return found
+
+    def result(self, value: Value, copy: stretch.Copy) -> Value:
+        """What stands for the result of the first call."""
+        argument = self.values.get(id(value))
+        if argument is not None:
+            return argument
+        if value is self.of.module:
+            return self.module
+        if value.source is not None:
+            if not self.template.is_under(value.source):
+                return value
+            return self.s.wrap(self.object_at(value.source), self.moved[value.source])
+        if type(value) is TensorValue:
+            assert value._handle is not None
+            return self.s.recording.tensor_of(copy.handle(value._handle))
+        if type(value) in (TupleValue, ListValue):
+            made = type(value)([self.result(v, copy) for v in value._elements or ()])
+            return self.values.setdefault(id(value), made)
+        return value
