@@ -127,7 +127,7 @@ class Followed:
                                               list(s.guards.noted(module.source)))
         self.state, self.mark, self.changes = state_of(s), stretch.Mark(s.tracer), s.journal.watch()
         self.caller, self.region, self.born = s.recording.location(), s.recording.region, births()
-        self.generators = len(s.generators)
+        self.generators, self.compared = len(s.generators), module.compared
         self.stretch: stretch.Stretch | None = None
         self.template: Template | None = None
         self.tried = 0
@@ -141,6 +141,7 @@ class Followed:
         handles: list[TensorHandle] = []
         if not (stretch.is_same(self.state, state_of(s)) and s.recording.region == self.region
                 and changes is not None and all(map(self.is_own, changes))
+                and self.module.compared == self.compared  # with what is another one than its sibling
                 and all(g.state == "done" for g in s.generators[self.generators:])
                 and _tensors_of(result, handles)):
             return False
@@ -369,8 +370,8 @@ class Telling:
         if not template.program.check(values):
             raise Differs(native_guards.explain(template.program, values))
         varying, known = s.varying, s.heap.by_object
-        counterparts: dict[int, object] = {}
-        taken: dict[int, int] = {}
+        counterparts: dict[int, object] = {id(self.of.module.obj): self.module.obj}
+        taken = {id(self.module.obj): id(self.of.module.obj)}
         found = []
         for source, (first, is_new) in template.wrapped.items():
             obj, at = template.program.value(values, template.at[source]), moved[source]
@@ -381,7 +382,7 @@ class Telling:
                 continue
             if at.slot and varying.is_replaced(at, obj):
                 raise Differs("something is read anew at each call")
-            if obj is not first and (not is_new or id(obj) in known):
+            if obj is not counterparts.get(id(first), first) and (not is_new or id(obj) in known):
                 raise Differs("an object is one that is known otherwise")
             if (counterparts.setdefault(id(first), obj) is not obj
                 or taken.setdefault(id(obj), id(first)) != id(first)):
