@@ -82,6 +82,22 @@ class Guards:
             if source in self._noted:
                 self._noted[source].append(fact)
 
+    def add_all(self, rows: list[tuple[Source, Fact, tuple]], read_from: list[Source]) -> None:
+        """``add``, of many: (source, fact, its class and key). ``read_from``: what the sources are read from."""
+        if self.heard is not None:
+            self.heard.facts += [row[:2] for row in rows]
+            self.heard.read_from.update(read_from)
+        seen, kinds, reached, noted = self._seen, self._kinds, self._reached, self._noted
+        for source, fact, (kind, told) in rows:
+            key = (source, kind, told)
+            if key not in seen:
+                seen.add(key)
+                kinds.add((source, kind))
+                reached.add(source)
+                self._rows.append((source, fact))
+                if source in noted:
+                    noted[source].append(fact)
+
     def add_presence(self, source: Source | None) -> None:
         """Record that there is something at a source, such as an entry of a dict."""
         if source is not None:
@@ -136,6 +152,10 @@ class Guards:
             # Nothing else reaches these.
             rows += [(source, Present()) for source in self._present if source not in reached]
         return rows if self.sizes.is_empty else [*rows, (None, Dims(self.sizes))]
+
+    def recorded(self) -> list[tuple[Source, Fact]]:
+        """(source, fact) of all that was recorded itself, in order: ``rows`` without what follows from them."""
+        return self._rows
 
     def texts(self) -> list[str]:
         """The facts in words."""

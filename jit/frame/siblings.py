@@ -182,35 +182,58 @@ def _tensors_of(value: Value, handles: list[TensorHandle]) -> bool:
 
 
 class Template:
-    """What was heard in a call, with any module in the place of its own. Raises Differs where it is not known how."""
+    """What was heard in a call, with any module in the place of its own. Raises Differs where it is not known how.
+
+    Attributes:
+        sources: all that is spoken of and read from the module, each behind what it is read from.
+        steps: of each how it is made of the one that it is read from, and the number of that one.
+        facts: (number of the source, fact, what tells it from others) of those that say nothing of further objects.
+        of_several: (source, fact) of the others.
+        wrapped: (number of the source, object, whether it was met for the first time) of what has become a value.
+        present: the numbers of sources at which there is something, and of which no fact says so.
+        lengths: (number of the source, length).
+    """
 
     def __init__(self, s: Session, of: Followed) -> None:
         heard, (f0, w0, p0, l0), (f1, w1, p1, l1) = s.guards.heard, of.heard, of.heard_to
-        root = self.root = of.module.source
-        assert root is not None
-        self.under: dict[Source, bool] = {root: True}
-        self.facts, seen = [], set()
+        assert heard is not None and of.module.source is not None
+        self.root = of.module.source
+        self.under: dict[Source, bool] = {self.root: True}
+        self.sources: list[Source] = [self.root]
+        self.numbers: dict[Source, int] = {self.root: 0}
+        self.steps: list[tuple] = []
+        self.facts: list[tuple[int, Fact, tuple]] = []
+        self.of_several: list[tuple[Source, Fact]] = []
+        seen = set()
         for source, fact in heard.facts[f0:f1]:
             key = (source, type(fact), fact.key)
             if key not in seen:
                 seen.add(key)
-                if self.is_under(source) or any(map(self.is_under, fact.sources())):
-                    self.facts.append((source, fact))
-        if not all(fact.of_object for _, fact in self.facts):
+                if fact.sources() or not fact.of_object:
+                    if any(map(self.is_under, (source, *fact.sources()))):
+                        self.of_several.append((source, fact))
+                elif self.is_under(source):
+                    self.facts.append((self.number(source), fact, (type(fact), fact.key)))
+        for source, fact in (*self.of_several, *((self.root, fact) for fact in of.before)):
+            for spoken_of in (source, *fact.sources()):
+                if self.is_under(spoken_of):
+                    self.number(spoken_of)
+        if not all(fact.of_object for _, fact in self.of_several):
             raise Differs("a condition on several numbers")
-        self.before = of.before
         new = {id(obj) for obj in of.new}
-        self.wrapped: dict[Source, tuple[object, bool]] = {}
-        for source, obj in heard.wrapped[w0:w1]:
-            if source not in self.wrapped and self.is_under(source):
-                self.wrapped[source] = (obj, id(obj) in new)
-        reached = {step for source, _ in self.facts for step in source.chain()}
-        self.present = [source for source in dict.fromkeys(heard.present[p0:p1])
+        self.wrapped = [(self.number(source), obj, id(obj) in new)
+                        for source, obj in dict(reversed(heard.wrapped[w0:w1])).items() if self.is_under(source)]
+        reached = {step for source in (*(self.sources[k] for k, *_ in self.facts), *(s for s, _ in self.of_several))
+                   for step in source.chain()}
+        self.present = [self.number(source) for source in dict.fromkeys(heard.present[p0:p1])
                         if source not in reached and self.is_under(source)]
-        self.lengths = [(source, n) for source, n in dict.fromkeys(heard.lengths[l0:l1]) if self.is_under(source)]
-        if any(source in s.guards.fresh for source in (*self.wrapped, *(source for source, _ in self.facts))):
+        self.lengths = [(self.number(source), n) for source, n in dict.fromkeys(heard.lengths[l0:l1])
+                        if self.is_under(source)]
+        if any(source in s.guards.fresh for source in self.sources):
             raise Differs("something is read anew at each call")
-        self.program, self.at = self.compiled()
+        if not all(step.guarded for source in self.sources for step in source.chain()):
+            raise Differs("no guard reaches what was looked at")
+        self.program = self.compiled()
 
     def is_under(self, source: Source) -> bool:
         """Whether it is read from the module."""
@@ -220,9 +243,27 @@ class Template:
             found = self.under[source] = base is not None and self.is_under(base)
         return found
 
-    def compiled(self) -> tuple[Any, dict[Source, int]]:
-        """What asks all that was asked, and the places where it finds what has become a value. The module is the first
-        local; those of the frame are behind it."""
+    def number(self, source: Source) -> int:
+        """The place of one that is read from the module among all of them."""
+        found = self.numbers.get(source)
+        if found is None:
+            assert source.base is not None
+            base = self.number(source.base)
+            found = self.numbers[source] = len(self.sources)
+            self.sources.append(source)
+            self.steps.append((src.step_of(source), base))
+        return found
+
+    def moved(self, module: Source) -> list[Source]:
+        """The sources, read from another module."""
+        made = [module]
+        for step, base in self.steps:
+            made.append(step(made[base]))
+        return made
+
+    def compiled(self) -> Any:
+        """What asks all that was asked. The module is the first local, and those of the frame are behind it; the first
+        places are those of the sources."""
         index: dict[Source, int] = {}
         accessors: list[tuple] = []
 
@@ -240,28 +281,13 @@ class Template:
                 accessors.append((parent, kind, payload, source))
             return at
 
-        if not all(step.guarded for source in (*self.wrapped, *self.present, *(s for s, _ in self.facts))
-                   for step in source.chain()):
-            raise Differs("no guard reaches what was looked at")
-        checks = [(locate(source), fact.kind, fact.payload(locate), fact) for source, fact in self.facts]
-        checks += [(locate(source), present.kind, present.payload(locate), present)
-                   for source in self.present for present in (facts.Present(),)]
-        places = {source: locate(source) for source in self.wrapped}
-        return native_guards.program(accessors, checks), places
-
-
-class Moved(dict):
-    """Source -> the one in its place behind another module."""
-
-    def __init__(self, root: Source, other: Source) -> None:
-        super().__init__()
-        self[root] = other
-
-    def __missing__(self, source: Source) -> Source:
-        base = source.base
-        moved = source if base is None or (at := self[base]) is base else src.rebased(source, at)
-        self[source] = moved
-        return moved
+        for source in self.sources:
+            locate(source)
+        there = facts.Present()
+        checks = [(at, fact.kind, fact.payload(locate), fact) for at, fact, _ in self.facts]
+        checks += [(locate(source), fact.kind, fact.payload(locate), fact) for source, fact in self.of_several]
+        checks += [(at, there.kind, there.payload(locate), there) for at in self.present]
+        return native_guards.program(accessors, checks)
 
 
 class Siblings:
@@ -272,7 +298,6 @@ class Siblings:
         self.on = bool(config.siblings)
         self.known: dict[tuple, list[Followed]] = {}
         self.unsettled: list[tuple[Source, object]] = []
-        self.count = 0
 
     def close(self) -> None:
         self.known.clear()
@@ -339,42 +364,46 @@ class Telling:
         self.s, self.of, self.template, self.arguments = s, of, template, arguments
         self.module = module
         assert module.source is not None
-        self.moved = Moved(template.root, module.source)
+        self.sources = template.moved(module.source)
+        self.objects = (module.obj, *s.arguments)
         self.locs: dict[Loc | None, Loc | None] = {None: None}
         self.caller = s.recording.location()
         self.values = dict(zip(map(id, of.arguments.values), arguments.values))
 
     def run(self) -> Value:
-        s, of, template, moved = self.s, self.of, self.template, self.moved
+        s, of, template = self.s, self.of, self.template
         objects = self.check()
         assert of.stretch is not None
         pairs = list(zip(of.arguments.tensors, self.arguments.tensors))
         copy = stretch.Copy(s.tracer, of.stretch, pairs, self.make_input, self.place)
         if not copy.run():
             raise Differs("a parameter is of another type")
-        guards = s.guards
-        for source, fact in template.facts:
-            guards.add(moved[source], self.fact(fact))
-        for source in template.present:
-            guards.add_presence(moved[source])
+        guards, sources = s.guards, self.sources
+        guards.add_all([(sources[at], fact, key) for at, fact, key in template.facts],
+                       [sources[at] for _, at in template.steps])
+        for source, fact in template.of_several:
+            guards.add(self.moved(source), fact.moved(self.moved))
+        for at in template.present:
+            guards.add_presence(sources[at])
         s.siblings.unsettled += objects
-        s.siblings.count += 1
         return self.result(of.result, copy)
+
+    def moved(self, source: Source) -> Source:
+        return self.sources[self.template.number(source)] if self.template.is_under(source) else source
 
     def check(self) -> list[tuple[Source, object]]:
         """Everything that was asked of the first module holds of this one. -> the objects behind it."""
-        s, template, moved = self.s, self.template, self.moved
-        if not all(s.guards.known(self.module.source, self.fact(fact)) for fact in template.before):
+        s, template, sources = self.s, self.template, self.sources
+        if not all(s.guards.known(sources[0], fact.moved(self.moved)) for fact in self.of.before):
             raise Differs("less is known of the module")
-        values = (self.module.obj, *s.arguments)
-        if not template.program.check(values):
-            raise Differs(native_guards.explain(template.program, values))
-        varying, known = s.varying, s.heap.by_object
+        if not template.program.check(self.objects):
+            raise Differs(native_guards.explain(template.program, self.objects))
+        varying, known, value = s.varying, s.heap.by_object, template.program.value
         counterparts: dict[int, object] = {id(self.of.module.obj): self.module.obj}
         taken = {id(self.module.obj): id(self.of.module.obj)}
         found = []
-        for source, (first, is_new) in template.wrapped.items():
-            obj, at = template.program.value(values, template.at[source]), moved[source]
+        for number, first, is_new in template.wrapped:
+            obj, at = value(self.objects, number), sources[number]
             if is_leaf(first):
                 if (varying.history is not None and type(obj) in (int, float) and src.changeable(at)
                     and varying.number(obj, at, None) is not None):
@@ -388,27 +417,24 @@ class Telling:
                 or taken.setdefault(id(obj), id(first)) != id(first)):
                 raise Differs("other objects are the same")
             found.append((at, obj))
-        for source, n in template.lengths:
-            if varying.history is not None and varying.length_at(moved[source], n) is not n:
+        for number, n in template.lengths:
+            if varying.history is not None and varying.length_at(sources[number], n) is not n:
                 raise Differs("a length varies")
         return found
-
-    def fact(self, fact: Fact) -> Fact:
-        return fact.moved(self.moved.__getitem__)
 
     def make_input(self, old: TensorHandle) -> TensorHandle | None:
         """The graph input in the place of one of the first module's."""
         source = old.origin
         if source is None or not self.template.is_under(source):
             return old  # it is the same one for both
-        value = self.s.wrap(self.object_at(source), self.moved[source])
+        value = self.s.wrap(self.object_at(source), self.moved(source))
         return value.handle(self.s) if type(value) is TensorValue else None
 
     def object_at(self, source: Source) -> object:
-        at = self.template.at.get(source)
+        at = self.template.numbers.get(source)
         if at is None:
-            raise Differs("an input that was not looked at")
-        return self.template.program.value((self.module.obj, *self.s.arguments), at)
+            raise Differs("an object that has become a value before")
+        return self.template.program.value(self.objects, at)
 
     def place(self, loc: Loc | None) -> Loc | None:
         """The source position of what stands for something: where the call is made from another line, that line."""
@@ -433,7 +459,7 @@ class Telling:
         if value.source is not None:
             if not self.template.is_under(value.source):
                 return value
-            return self.s.wrap(self.object_at(value.source), self.moved[value.source])
+            return self.s.wrap(self.object_at(value.source), self.moved(value.source))
         if type(value) is TensorValue:
             assert value._handle is not None
             return self.s.recording.tensor_of(copy.handle(value._handle))

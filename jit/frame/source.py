@@ -760,15 +760,22 @@ class FunctionField(_Derived):
         return f"{self.of}.__{self.field}__"
 
 
-def rebased(source: _Kind, base: Source) -> _Kind:
-    """The same step from another object."""
-    made = object.__new__(type(source))
-    vars(made).update(vars(source))
-    for kept in ("_hash", "watched", "number"):
-        vars(made).pop(kept, None)
-    vars(made)["of"] = base
-    if isinstance(made, Item):
-        made.__post_init__()
+def step_of(source: Source) -> Callable[[Source], Source]:
+    """What makes the same step from another object."""
+    cls, fields = type(source), dict(vars(source))
+    for kept in ("of", "_hash", "watched", "number"):
+        fields.pop(kept, None)
+    new, is_item = object.__new__, isinstance(source, Item)
+
+    def made(base: Source) -> Source:
+        made = new(cls)
+        own = made.__dict__
+        own.update(fields)
+        own["of"] = base
+        if is_item:
+            made.__post_init__()  # type: ignore[attr-defined]
+        return made
+
     return made
 
 
