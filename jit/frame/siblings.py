@@ -209,13 +209,13 @@ class Template:
             key = (source, type(fact), fact.key)
             if key not in seen:
                 seen.add(key)
-                if fact.sources() or not fact.of_object:
-                    if any(map(self.is_under, (source, *fact.sources()))):
+                if fact.speaks_of() or not fact.of_object:
+                    if any(map(self.is_under, (source, *fact.speaks_of()))):
                         self.of_several.append((source, fact))
                 elif self.is_under(source):
                     self.facts.append((self.number(source), fact, (type(fact), fact.key)))
         for source, fact in (*self.of_several, *((self.root, fact) for fact in of.before)):
-            for spoken_of in (source, *fact.sources()):
+            for spoken_of in (source, *fact.speaks_of()):
                 if self.is_under(spoken_of):
                     self.number(spoken_of)
         if not all(fact.of_object for _, fact in self.of_several):

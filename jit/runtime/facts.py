@@ -57,8 +57,8 @@ class Fact:
         """What the native check takes. ``locate``: the index of a source's accessor."""
         return self.value
 
-    def sources(self) -> tuple:
-        """Of further objects."""
+    def speaks_of(self) -> tuple:
+        """The sources of further objects that it is about."""
         return ()
 
     def moved(self, place: Callable) -> Fact:
@@ -432,7 +432,7 @@ class _OfTwo(Fact):
     def key(self) -> object:
         return self.value
 
-    def sources(self) -> tuple:
+    def speaks_of(self) -> tuple:
         return (self.value,)
 
     def moved(self, place: Callable) -> Fact:
@@ -483,7 +483,7 @@ class Apart(Fact):
     def key(self) -> object:
         return self.changed, self.others
 
-    def sources(self) -> tuple:
+    def speaks_of(self) -> tuple:
         return (*self.changed, *self.others)
 
     def moved(self, place: Callable) -> Fact:
@@ -520,7 +520,7 @@ class Shares(Fact):
     def key(self) -> object:
         return self.value, self.distance
 
-    def sources(self) -> tuple:
+    def speaks_of(self) -> tuple:
         return (self.value,)
 
     def moved(self, place: Callable) -> Fact:
@@ -687,6 +687,9 @@ class Numbers(Fact):
 
     def __init__(self, text: str, program: Any, sources: tuple) -> None:
         self.value, self.program, self.sources = text, program, sources
+
+    def speaks_of(self) -> tuple:
+        return self.sources
 
     @property
     def key(self) -> object:
