@@ -15,7 +15,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
-PYTEST_FLAGS ?=
+# A process of tests per core; the tests of one file stay together.
+PYTEST_FLAGS ?= -n auto --dist loadfile
 
 ifeq ($(VENV),none)
 PY := $(PYTHON)

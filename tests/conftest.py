@@ -12,6 +12,9 @@ for _name in ("JIT_LOGS", "JIT_LOGS_OUT", "JIT_STRICT", "JIT_MATCH_EAGER_ROUNDIN
 os.environ["JIT_VERIFY_GRAPHS"] = "1"  # in this process, and in those that tests start
 os.environ["JIT_ENTRY_CACHE"] = "0"  # programs are to be captured by the code that is tested
 os.environ["JIT_EAGER_WHERE_FASTER"] = "0"  # tests say themselves where the clock may decide
+SHARED = "PYTEST_XDIST_WORKER" in os.environ  # the cores, with other processes that run tests
+if SHARED:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits in a loop takes what they could use
 
 import hypothesis
 import interpreter
@@ -35,7 +38,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    if not session.config.option.collectonly:
+    if not session.config.option.collectonly and not SHARED:
         interpreter.run_ahead(item.module for item in session.items)
 
 
