@@ -15,8 +15,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
-# A process of tests per core; the tests of one file stay together.
-PYTEST_FLAGS ?= -n auto --dist loadfile
+# A process of tests per core, where pytest-xdist is there; the tests of one file stay together.
+PYTEST_FLAGS ?= $(shell $(PY) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist loadfile')
 
 ifeq ($(VENV),none)
 PY := $(PYTHON)
