@@ -82,9 +82,9 @@ class Root:
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes;
     ``reads``: all that the roots read; ``calls``: library calls that its kernel computes itself, with the template of
-    each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``readers``: the roots and library calls that run
-    behind it because of what they read; ``columns``: the roots of a group of sums over columns that its kernel takes
-    along, and of what reads these sums, as a group over the same dims."""
+    each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``readers``: the roots and library calls that
+    run behind it because of what they read; ``columns``: the roots of a group of sums over columns that its kernel
+    takes along, and of what reads these sums, as a group over the same dims."""
 
     waits = False
     __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number",
