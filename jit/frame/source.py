@@ -76,9 +76,13 @@ class Source:
 
     @property
     def root(self) -> Source:
-        for node in self.chain():
-            root = node
-        return root
+        base = self.base
+        if base is None:
+            return self
+        known = self.__dict__.get("_root")  # not of a root, which would hold itself
+        if known is None:
+            known = self.__dict__["_root"] = base.root
+        return known
 
     @functools.cached_property
     def watched(self) -> bool:
