@@ -64,11 +64,13 @@ class Guards:
         rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
         if self._present:
             reached: set[Source] = set()
+            seen: set[int] = set()
             for source in self._reached:
-                for step in source.chain():
-                    if step in reached:
-                        break  # and so is what it is read from
+                step: Source | None = source
+                while step is not None and id(step) not in seen:  # else what it is read from has been seen as well
+                    seen.add(id(step))
                     reached.add(step)
+                    step = step.base
             # Nothing else reaches these.
             rows += [(source, Present()) for source in self._present if source not in reached]
         return rows if self.sizes.is_empty else [*rows, (None, Dims(self.sizes))]

@@ -73,7 +73,10 @@ class TensorType:
     @property
     def is_empty(self) -> bool:
         """Whether it is known to have no elements: a size is the number 0. One that is a symbol is not."""
-        return any(type(n) is int and n == 0 for n in self.shape)
+        for n in self.shape:
+            if type(n) is int and n == 0:
+                return True
+        return False
 
     @property
     def is_contiguous(self) -> bool:
@@ -212,7 +215,7 @@ class Node:
     def impure(self) -> bool:
         """Whether the operation is done for more than its result: random numbers, PyTorch's state, or an exception that
         it may raise (``"raises"``)."""
-        return bool(self.attrs.get("impure"))
+        return bool(self.attrs) and bool(self.attrs.get("impure"))
 
     @property
     def repeatable(self) -> bool:

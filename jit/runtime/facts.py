@@ -58,7 +58,7 @@ class Fact:
     def identity(self) -> tuple:
         """Of facts for which it is equal one may stand for the other: each part of them is the same object."""
         kind = type(self)
-        return (kind, *[id(getattr(self, name, None)) for name in _parts_of(kind)])
+        return (kind, *[id(getattr(self, name, None)) for name in _parts_of(kind)])  # type: ignore[arg-type]
 
     def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""

@@ -51,8 +51,8 @@ class _Changed(Transform):
 def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
     """The graph in which ``rule(builder, n)`` gives the replacement of each node for which ``applies(node)``, or None
     to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none."""
-    left = {n for n in graph.nodes if not applies(n)}
-    return Rewriter(graph, rule, left).run() if len(left) < len(graph.nodes) else graph
+    taken = {n for n in graph.nodes if applies(n)}
+    return Rewriter(graph, rule, set(graph.nodes) - taken).run() if taken else graph
 
 
 class Rewriter(Transform):
@@ -64,8 +64,11 @@ class Rewriter(Transform):
         self.rule, self.left, self.kept = rule, left, kept
 
     def visit(self, n: Node) -> Node:
-        inputs = self.operands(n)
-        node = n if inputs == n.inputs else n.replace(inputs=inputs)
+        new, node = self.new, n
+        for i in n.inputs:
+            if new[i] is not i:
+                node = n.replace(inputs=self.operands(n))
+                break
         if n not in self.left:
             made = self.rule(self.b, node)
             if made is not None:
