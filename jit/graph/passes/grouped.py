@@ -32,7 +32,7 @@ SUMMED = (*HALF, torch.float32)
 
 def group_rows(graph: Graph) -> Graph:
     """The graph with such sums where they pay."""
-    long = {n for n in graph.nodes if _is_long(n)}
+    long = set(filter(_is_long, graph.of_ops(("put",))))
     if not long:
         return graph
     readers: dict[Node, list] = {}

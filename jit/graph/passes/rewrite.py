@@ -9,7 +9,7 @@ from jit.graph.ir import Graph, Node, Transform
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterable
 
 
 def protected_nodes(graph: Graph) -> set[Node]:
@@ -48,10 +48,11 @@ class _Changed(Transform):
         return self.keep(n, **{**change, "inputs": tuple([self.new[i] for i in inputs])})
 
 
-def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
+def rebuilt(graph: Graph, applies: Callable, rule: Callable, ops: Iterable[str] | None = None) -> Graph:
     """The graph in which ``rule(builder, n)`` gives the replacement of each node for which ``applies(node)``, or None
-    to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none."""
-    taken = {n for n in graph.nodes if applies(n)}
+    to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none. ``ops``: those of
+    the nodes that it may apply to."""
+    taken = {n for n in (graph.nodes if ops is None else graph.of_ops(ops)) if applies(n)}
     return Rewriter(graph, rule, set(graph.nodes) - taken).run() if taken else graph
 
 

@@ -44,10 +44,10 @@ def sum_thin_products(graph: Graph) -> Graph:
     """The graph with its products with vectors as sums where kernels are faster than the library."""
     if config.match_eager_rounding:  # a product of elements would be rounded, which the library does not do
         return graph
-    if not any(_is_thin(n) for n in graph.nodes):
+    if not any(map(_is_thin, graph.of_ops(("aten_call",)))):
         return graph
     alone = scaled_vectors.read_by_products(graph, _with_one_vector)
-    return rebuilt(graph, _is_thin, functools.partial(_rewrite, alone))
+    return rebuilt(graph, _is_thin, functools.partial(_rewrite, alone), ("aten_call",))
 
 
 def _with_one_vector(n: Node) -> bool:
