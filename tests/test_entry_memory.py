@@ -110,7 +110,7 @@ def test_facts_that_say_the_same_are_one_object():
 def test_containers_that_can_change_are_the_same_object(value):
     assert Packed((value,))()[0] is value
     found = Packed((value, Thing), containers=True)()[0]
-    assert found == value and (found is value) == isinstance(value, set)
+    assert found == value and found is not value
 
 
 def test_sizes_in_dicts_of_a_packed_graph_are_its_own():

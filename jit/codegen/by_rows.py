@@ -29,9 +29,11 @@ MOST = 64  # nodes of a tree that are looked at
 
 def summed_by_rows(graph: Graph) -> Graph:
     """The graph with such sums as two, where the device wants it, or the same graph where there is none."""
-    found, beside = {}, [n for n in graph.nodes if n.op in REDUCTIONS]
-    for n in graph.nodes:
-        if n.op == "sum" and devices.backend(n.type.device).sums_by_rows:
+    found, beside = {}, None
+    for n in graph.of_ops(("sum",)):
+        if devices.backend(n.type.device).sums_by_rows:
+            if beside is None:
+                beside = [n for n in graph.nodes if n.op in REDUCTIONS]
             rows = _rows(n) or _rows_beside(n, beside)
             if rows is not None:
                 found[n] = rows, {}

@@ -31,7 +31,7 @@ IN_PLACE = tuple(SPACE + name for name in ("all_reduce", "broadcast"))  # their 
 
 def in_fewer_steps(graph: Graph) -> Graph:
     """The graph, with collectives that are called in place, and together."""
-    if not any(n.op == "aten_call" and n.attrs["target"].startswith(SPACE) for n in graph.nodes):
+    if not any(n.attrs["target"].startswith(SPACE) for n in graph.of_ops(("aten_call",))):
         return graph
     if config.bucket_collectives and (buckets := _buckets(graph)):
         graph = _Together(graph, buckets).run()

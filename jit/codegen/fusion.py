@@ -379,6 +379,12 @@ class _Fuser:
         step.mask = 1 << len(self.by_bit)
         self.by_bit.append(maker)
 
+    @staticmethod
+    def _comes_behind(step: Step, other: Step, maker: Root | LibraryCall) -> None:
+        """Note that ``step``, which is new and made for ``maker``, has to run behind another one."""
+        step.anc |= other.mask | other.anc
+        other.readers.append(maker)
+
     def _between(self, a: Group, b: Group) -> bool:
         """Whether a path from one group to the other goes through a third, which could run neither before nor after
         the two as one."""
@@ -464,11 +470,15 @@ class _Fuser:
         b.members = []
         a.mask |= b.mask
         a.anc = (a.anc | b.anc) & ~a.mask
-        mask, everything = a.mask, a.anc | a.mask
+        everything = a.anc | a.mask
         del self.groups[id(b)]
-        for d in self.groups.values():
-            if d.anc & mask and d is not a:
+        a.readers += b.readers
+        waiting = a.readers[:]
+        while waiting:  # what comes behind a group has all that this one has
+            d = waiting.pop().group
+            if d is not a and everything & ~d.anc:
                 d.anc |= everything
+                waiting += d.readers
         for m in changed:
             m.after = self._comes_after(m, a)
 
@@ -488,7 +498,7 @@ class _Fuser:
             g.split = wants_split(g.device, g.dims, g.reduced, inner is None or root.place[inner] in g.reduced)
         for node in root.reads:
             for h in self._requires(node):
-                g.anc |= h.mask | h.anc
+                self._comes_behind(g, h, root)
         self._new_bit(g, root)
         self.groups[id(g)] = g
 
@@ -663,11 +673,11 @@ class _Fuser:
                 self._new_bit(g, g)
                 for i in n.inputs:
                     for r in self._requires(base_of(i)):
-                        g.anc |= r.mask | r.anc
+                        self._comes_behind(g, r, g)
                         g.needs.append(r)
                 if n.impure:
                     if impure is not None:
-                        g.anc |= impure.mask | impure.anc
+                        self._comes_behind(g, impure, g)
                         g.needs.append(impure)
                     impure = g
                 self.groups[id(g)] = g

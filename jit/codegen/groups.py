@@ -82,19 +82,20 @@ class Root:
 class Group:
     """Roots over one iteration space. ``dims``: extents (none is 1); ``reduced``: the dims that are reduction axes;
     ``reads``: all that the roots read; ``calls``: library calls that its kernel computes itself, with the template of
-    each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``columns``: the roots of a group of sums over
-    columns that its kernel takes along, and of what reads these sums, as a group over the same dims."""
+    each; ``lay_out``: what is done with that kernel (see ``epilogues``); ``readers``: the roots and library calls that
+    run behind it because of what they read; ``columns``: the roots of a group of sums over columns that its kernel
+    takes along, and of what reads these sums, as a group over the same dims."""
 
     waits = False
     __slots__ = ("dims", "reduced", "members", "mask", "anc", "device", "reads", "split", "position", "needs", "number",
-                 "calls", "lay_out", "columns")
+                 "calls", "lay_out", "columns", "readers")
 
     may_alias = False
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.dims, self.reduced, self.members = device, [], frozenset(), []
         self.mask = self.anc = self.position = 0
-        self.needs, self.reads, self.split = [], set(), None
+        self.needs, self.reads, self.split, self.readers = [], set(), None, []
         self.calls, self.lay_out, self.columns = {}, None, None
 
     def __repr__(self) -> str:
@@ -122,12 +123,12 @@ class Group:
 class LibraryCall:
     """A node that the library computes."""
 
-    __slots__ = ("node", "mask", "anc", "reads", "position", "needs", "number")
+    __slots__ = ("node", "mask", "anc", "reads", "position", "needs", "number", "readers")
 
     members = ()
 
     def __init__(self, node: Node, position: int) -> None:
-        self.node, self.position, self.mask, self.anc, self.needs = node, position, 0, 0, []
+        self.node, self.position, self.mask, self.anc, self.needs, self.readers = node, position, 0, 0, [], []
         self.reads = {base_of(i) for i in node.inputs}
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ def is_convolution(node: Node) -> bool:
 
 def wants_channels_last(graph: Graph) -> bool:
     """Whether the rewrite pays: several convolutions, of constant sizes, in the plain format."""
-    found = [n for n in graph.nodes if is_convolution(n)]
+    found = [n for n in graph.of_ops(("aten_call",)) if is_convolution(n)]
     if len(found) < 2 or any(not n.several and n.type.is_symbolic for n in graph.nodes):
         return False
     if _views_of_results(graph):

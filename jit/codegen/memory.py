@@ -8,6 +8,7 @@ the buffers of constant size.
 from __future__ import annotations
 
 import bisect
+import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,10 @@ def plan_arena(spans: list[Span], alignment: int = 64) -> Arena:
 
 
 def _fixed(spans: list[tuple[Span, int]], offsets: dict) -> int:
-    top, live, gaps = 0, [], []  # live: (last, offset, size); gaps: sorted (offset, size)
+    top, live, gaps = 0, [], []  # live: a heap of (last, offset, size); gaps: sorted (offset, size)
     for s, size in sorted(spans, key=lambda x: (x[0].first, x[0].last)):
-        dead = [x for x in live if x[0] < s.first]
-        if dead:
-            live = [x for x in live if x[0] >= s.first]
-            for _, offset, n in dead:
-                _release(gaps, offset, n)
+        while live and live[0][0] < s.first:
+            _release(gaps, *heapq.heappop(live)[1:])
         best = min((g for g in gaps if g[1] >= size), key=lambda g: g[1], default=None)
         if size == 0:
             offsets[s.key] = 0
@@ -78,7 +76,7 @@ def _fixed(spans: list[tuple[Span, int]], offsets: dict) -> int:
         else:
             offset, top = top, top + size
         offsets[s.key] = offset
-        live.append((s.last, offset, size))
+        heapq.heappush(live, (s.last, offset, size))
     return top
 
 

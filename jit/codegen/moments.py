@@ -58,8 +58,8 @@ def one_pass(graph: Graph) -> Graph:
     """The graph with ``squares`` in the place of such sums where the device wants it, or the same graph where there is
     none."""
     found = {}
-    for n in graph.nodes:
-        x = _source(n) if n.op == "sum" and devices.backend(n.type.device).one_pass_moments else None
+    for n in graph.of_ops(("sum",)):
+        x = _source(n) if devices.backend(n.type.device).one_pass_moments else None
         if x is not None and n.type.dtype.is_floating_point and _is_split(n):
             found[n] = x
     if not found:

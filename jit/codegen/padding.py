@@ -37,8 +37,8 @@ def _candidates(graph: Graph) -> dict:
         if (n.op == "as_strided" or info(n.op).kind == "part"
             or n.op == "aten_call" and not op_info(n.attrs["target"]).aligned):
             seen.update(base_of(i) for i in n.inputs)
-    for n in graph.nodes:
-        if n.op == "aten_call" and op_info(n.attrs["target"]).aligned:
+    for n in graph.of_ops(("aten_call",)):
+        if op_info(n.attrs["target"]).aligned:
             for base in {base_of(i) for i in n.inputs[-2:]} - seen:
                 if base.op not in fusion.EXTERN and base.op not in VIEWS and base.op not in fusion.SOURCES:
                     strides = padded_strides(base.type)

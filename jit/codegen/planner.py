@@ -14,6 +14,7 @@ from .. import config, devices, logs, runtime
 from ..graph.ir import TensorType
 from ..graph.prims import GROUPED
 from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
+from .alike import Alike
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
 from .collective_calls import in_fewer_steps
@@ -126,6 +127,7 @@ class Planner:
         is stated here: each relies on those before it."""
         schedule = fusion.fuse(self.graph, self.options.fuse)
         b = self.buffers = Buffers(self.graph, schedule)
+        self.alike = Alike(b.storages)
         schedule.order = failing.writes_last(self.graph, schedule, [unaliased(o.node) for o in self.graph.outputs
                                                         if o.mutates is not None])
         self._take_calls_over(schedule)
@@ -185,8 +187,9 @@ class Planner:
         stored: Any = {m.node: b.place_of(m.node) for m in group.members if m.node in b.storages}
         if not stored:
             return
-        partials = {}
-        for lowered in lower.lower_group(group, b.place_of, stored, f"k{len(self.launches)}"):
+        partials, name = {}, f"k{len(self.launches)}"
+        for lowered in (lower.lower_group(group, b.place_of, stored, name) if group.calls
+                        else self.alike.lower(group, name)):
             for key, (dtype, numel) in lowered.partials.items():
                 type_ = TensorType.contiguous((numel,), dtype, group.device)
                 s = partials[key] = b.add("temp", type_, t, t)

@@ -29,8 +29,8 @@ COMPUTED = POINTWISE | {"cast"}
 def refined(graph: Graph) -> Graph:
     """The graph with pointwise values in the shape of the rows that they are made from, where the device wants it, or
     the same graph where there is none."""
-    if not any(n.op == "reshape" and n.inputs[0].op in COMPUTED and devices.backend(n.type.device).refines_views
-               for n in graph.nodes):
+    if not any(n.inputs[0].op in COMPUTED and devices.backend(n.type.device).refines_views
+               for n in graph.of_ops(("reshape",))):
         return graph
     found = _Refined(graph)
     made = found.run()

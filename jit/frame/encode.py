@@ -164,7 +164,8 @@ class Translation:
             if instr.handler != handler:
                 begin, handler = self._cover(handler, begin, instr.handler), instr.handler
             self.starts.append(self.count)
-            self.out.append(self.labels[i])
+            if i in self.targets:
+                self.out.append(self.labels[i])
             where = encoder.location(instr.positions)
             for name, arg in self._originals(i, instr):
                 self.out.append(_Instr(name, arg, location=where))
@@ -183,6 +184,11 @@ class Translation:
         if new is not None:
             self.out.append(bytecode.TryBegin(self.labels[new[0]], bool(new[2]), new[1]))
         return len(self.out) - 1
+
+    def _behind(self, i: int) -> bytecode.Label:
+        """The label of the instruction after this one."""
+        self.targets.add(i + 1)
+        return self.labels[i + 1]
 
     def _follows(self, i: int, op: str) -> bool:
         instructions = self.instructions
@@ -203,7 +209,7 @@ class Translation:
             self.fused = fused and not NULL_FIRST
             yield op, (fused, arg)
         elif op == "END_ASYNC_FOR":
-            yield op, self.labels[i + 1] if opcode.opmap[op] in opcode.hasjrel else 0
+            yield op, self._behind(i) if opcode.opmap[op] in opcode.hasjrel else 0
         else:
             for name, value in _steps(op, arg):
                 if name in ("LOAD_ATTR", "LOAD_METHOD") and "LOAD_ATTR" in ROW.reads:
@@ -225,7 +231,7 @@ class Translation:
         elif op in _INVERSE:
             if ROW.tests and op.endswith(("TRUE", "FALSE")):
                 yield ROW.tests, 0
-            yield (_INVERSE[op], self.labels[i + 1]) if backward else (op, to)
+            yield (_INVERSE[op], self._behind(i)) if backward else (op, to)
             if backward:
                 yield "JUMP_BACKWARD", to
         elif backward:

@@ -144,18 +144,20 @@ class Guards:
         rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
         if self._present:
             reached: set[Source] = set()
+            seen: set[int] = set()
             for source in self._reached:
-                for step in source.chain():
-                    if step in reached:
-                        break  # and so is what it is read from
+                step: Source | None = source
+                while step is not None and id(step) not in seen:  # else what it is read from has been seen as well
+                    seen.add(id(step))
                     reached.add(step)
+                    step = step.base
             # Nothing else reaches these.
             rows += [(source, Present()) for source in self._present if source not in reached]
         return rows if self.sizes.is_empty else [*rows, (None, Dims(self.sizes))]
 
-    def recorded(self) -> list[tuple[Source, Fact]]:
-        """(source, fact) of all that was recorded itself, in order: ``rows`` without what follows from them."""
-        return self._rows
+    def of_kinds(self, *kinds: type) -> list[tuple]:
+        """(source, fact) of the facts of these classes alone."""
+        return [row for row in self._rows if type(row[1]) in kinds]
 
     def texts(self) -> list[str]:
         """The facts in words."""
@@ -164,9 +166,13 @@ class Guards:
     def program(self) -> tuple[list, list]:
         """-> (accessors, checks), what the native guard program is made of: see ``jit.runtime.guards``."""
         index: dict[Source, int] = {}
+        known: dict[int, tuple[int, Source]] = {}  # the same by id, which needs no hash of a chain
         accessors: list[tuple] = []
 
         def locate(source: Source) -> int:
+            found = known.get(id(source))
+            if found is not None:
+                return found[0]
             at = index.get(source)
             if at is None:
                 parent = -1 if source.base is None else locate(source.base)
@@ -175,12 +181,13 @@ class Guards:
                     kind = f"fresh_{kind}"
                 at = index[source] = len(accessors)
                 accessors.append((parent, kind, payload, source))
+            known[id(source)] = at, source
             return at
 
         shared: dict[tuple, Fact] = {}  # most facts are said of many sources
-
+        rows = self.rows()
         checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate),
                    shared.setdefault(fact.identity, fact))
-                  for source, fact in self.rows()]
+                  for source, fact in rows]
         locate = None  # type: ignore[assignment]  # it refers to itself, and so to the program's objects
         return accessors, checks

@@ -76,9 +76,13 @@ class Source:
 
     @property
     def root(self) -> Source:
-        for node in self.chain():
-            root = node
-        return root
+        base = self.base
+        if base is None:
+            return self
+        known = self.__dict__.get("_root")  # not of a root, which would hold itself
+        if known is None:
+            known = self.__dict__["_root"] = base.root
+        return known
 
     @functools.cached_property
     def watched(self) -> bool:
@@ -762,9 +766,8 @@ class FunctionField(_Derived):
 
 def step_of(source: Source) -> Callable[[Source], Source]:
     """What makes the same step from another object."""
-    cls, fields = type(source), dict(vars(source))
-    for kept in ("of", "_hash", "watched", "number"):
-        fields.pop(kept, None)
+    cls = type(source)
+    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source) if field.name != "of"}
     new, is_item = object.__new__, isinstance(source, Item)
 
     def made(base: Source) -> Source:

@@ -8,7 +8,7 @@ tensor: it shows what the mutating outputs write there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, NamedTuple
 
@@ -73,7 +73,10 @@ class TensorType:
     @property
     def is_empty(self) -> bool:
         """Whether it is known to have no elements: a size is the number 0. One that is a symbol is not."""
-        return any(type(n) is int and n == 0 for n in self.shape)
+        for n in self.shape:
+            if type(n) is int and n == 0:
+                return True
+        return False
 
     @property
     def is_contiguous(self) -> bool:
@@ -212,7 +215,7 @@ class Node:
     def impure(self) -> bool:
         """Whether the operation is done for more than its result: random numbers, PyTorch's state, or an exception that
         it may raise (``"raises"``)."""
-        return bool(self.attrs.get("impure"))
+        return bool(self.attrs) and bool(self.attrs.get("impure"))
 
     @property
     def repeatable(self) -> bool:
@@ -248,7 +251,8 @@ class Graph:
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self.env = env if env is not None else ShapeEnv()
         self.origins: dict[int, int] = {}
-        self.next_id: int = max((n.id for n in nodes), default=-1) + 1
+        self.next_id: int = max([n.id for n in nodes], default=-1) + 1
+        self._of_op: dict[str, list[Node]] | None = None
 
     def copy(self) -> Graph:
         """The same graph of nodes of its own, with the same ids."""
@@ -269,6 +273,16 @@ class Graph:
         """Where in the program its first operation is: (file, line, function)."""
         loc = next((n.loc for n in self.nodes if n.loc is not None), None)
         return loc and (loc.user or loc[:3])
+
+    def of_ops(self, ops: Iterable[str]) -> Iterator[Node]:
+        """The nodes of some ops, those of one after those of another."""
+        if self._of_op is None:  # by then the graph is whole
+            found: dict[str, list[Node]] = {}
+            for n in self.nodes:
+                found.setdefault(n.op, []).append(n)
+            self._of_op = found
+        of_op = self._of_op
+        return (n for op in ops for n in of_op.get(op, ()))
 
     def users(self) -> dict[Node, list[Node]]:
         """Node -> list of the nodes that read it."""

@@ -183,6 +183,8 @@ def function_text(graph: Graph, call: Node) -> list[str]:
 def unbound_symbols(graph: Graph) -> list[str]:
     """Size symbols that the graph uses and that no input's shape shows; they are given as integers after the inputs, in
     this order."""
+    if not graph.env.origins:
+        return []
     types = [(t.shape, t.strides) for n in graph.nodes for t in n.types if t is not None]
     used = {name for d in of_kind(Dim, ([n.attrs for n in graph.nodes], types)) for name in free_symbols(d)}
     bound = symbol_bindings(graph)

@@ -336,12 +336,13 @@ def keeps(tracer: Tracer, base) -> bool:
 def kept_by(tracer: Tracer, history: set[Node]) -> set[Node]:
     """The nodes of a history whose operations keep something for the backward, which a second one misses. Where PyTorch
     does not say, a prim does that keeps something for its own gradient."""
-    found = {n for n in history if not info(n.op).saves_nothing}
+    found = {n.id: n for n in history if not info(n.op).saves_nothing}
     for event in tracer.events:
-        nodes = {n for n in found if event.nodes[0] <= n.id < event.nodes[1]}
+        nodes = [k for k in range(*event.nodes) if k in found]
         if nodes and event.recorded and _passes_twice(event):
-            found -= nodes
-    return found
+            for k in nodes:
+                del found[k]
+    return set(found.values())
 
 
 _twice: dict = {}  # what a call is -> whether its backward may come a second time

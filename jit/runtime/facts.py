@@ -10,6 +10,7 @@ Facts that speak of further objects have their sources; what ``payload`` is give
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 import types
@@ -28,6 +29,12 @@ NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is 
 def _number(value: object) -> object:
     """What tells a value from others: it itself where it is a text or a number, else where it lies."""
     return value if isinstance(value, (str, int)) else id(value)
+
+
+@functools.cache
+def _parts_of(kind: type) -> tuple[str, ...]:
+    """The parts of a kind of fact."""
+    return tuple(name for cls in kind.__mro__ for name in getattr(cls, "__slots__", ()))
 
 
 class Fact:
@@ -50,8 +57,8 @@ class Fact:
     @property
     def identity(self) -> tuple:
         """Of facts for which it is equal one may stand for the other: each part of them is the same object."""
-        return (type(self), *[id(getattr(self, name, None)) for cls in type(self).__mro__
-                              for name in getattr(cls, "__slots__", ())])
+        kind = type(self)
+        return (kind, *[id(getattr(self, name, None)) for name in _parts_of(kind)])  # type: ignore[arg-type]
 
     def payload(self, locate: Callable) -> object:
         """What the native check takes. ``locate``: the index of a source's accessor."""

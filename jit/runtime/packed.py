@@ -2,7 +2,7 @@
 such as the steps that its plan was loaded from and the graph behind its gradients.
 
 Plain constants, tuples, the records of classes that were registered with ``by_value`` and, where that is asked for,
-lists, dicts and slices are written; every other object is kept as it is, and is the same one when the record is read.
+lists, dicts, sets and slices are written; every other object is kept as it is, and is the same one when the record is read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,36 @@ def _made(cls: type, *values: object) -> object:
     return record
 
 
+def _kept(place: int) -> object:
+    """Stands in the bytes for the reader's ``kept[place]``."""
+    raise NotImplementedError
+
+
 class _Writer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, containers: bool) -> None:
+    """Writes containers too. The pickler asks about none of these, nor about numbers and texts."""
+
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, 5)
-        self.written = _PLAIN | _values | _CONTAINERS if containers else _PLAIN | _values
+        self.kept: list[object] = []
+
+    def reducer_override(self, obj: object) -> Any:
+        cls = type(obj)
+        if cls in _values:
+            if dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
+                return _made, (cls, *[getattr(obj, f.name) for f in dataclasses.fields(cls)])
+            return NotImplemented
+        if obj is _kept or cls in _PLAIN or cls in _CONTAINERS:
+            return NotImplemented
+        self.kept.append(obj)  # once: the pickler remembers that it has
+        return _kept, (len(self.kept) - 1,)
+
+
+class _WriterOfRecords(pickle.Pickler):
+    """Keeps containers as they are, and so has to be asked about everything."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, 5)
+        self.written = _PLAIN | _values
         self.kept: list[object] = []
         self.places: dict[int, int] = {}
 
@@ -64,16 +90,19 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, place: int) -> object:
         return self.kept[place]
 
+    def find_class(self, module: str, name: str) -> Any:
+        return self.kept.__getitem__ if name == _kept.__name__ else super().find_class(module, name)
+
 
 class Packed:
-    """A record, which ``packed()`` gives: a new one that is equal to it each time. ``containers``: the lists, dicts and
-    slices in it are new ones too. Raises RecursionError for one that is nested too deeply."""
+    """A record, which ``packed()`` gives: a new one that is equal to it each time. ``containers``: the lists, dicts,
+    sets and slices in it are new ones too. Raises RecursionError for one that is nested too deeply."""
 
     __slots__ = ("data", "kept")
 
     def __init__(self, record: object, containers: bool = False) -> None:
         file = io.BytesIO()
-        writer = _Writer(file, containers)
+        writer = _Writer(file) if containers else _WriterOfRecords(file)
         writer.dump(record)
         self.data, self.kept = zlib.compress(file.getvalue(), 1), tuple(writer.kept)
 

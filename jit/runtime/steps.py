@@ -11,6 +11,7 @@ a grid or ints it takes numbers of registers. Sizes, strides and offsets count e
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
@@ -38,20 +39,28 @@ class _Recorded:
 
     def record(self) -> tuple:
         """What the native executor is given: the kind, then the fields in order."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return (self.kind, *[_record(getattr(self, f.name)) for f in fields])
+        return (self.kind, *[_record(getattr(self, name)) for name in _fields_of(type(self))])  # type: ignore[arg-type]
+
+
+@functools.cache
+def _fields_of(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
 
 
 def _record(value: Any) -> Any:
-    if type(value) is tuple:
-        return tuple(map(_record, value))
+    if type(value) is tuple:  # most are of numbers
+        return tuple([v if type(v) is int else _record(v) for v in value])
     return value.record() if isinstance(value, _Recorded) else value
 
 
 def _slots(owner: Any, fields: Iterable[str]) -> tuple[int, ...]:
     found: list[int] = []
     for name in fields:
-        _find(getattr(owner, name), found)
+        value = getattr(owner, name)
+        if type(value) is int:
+            found.append(value)
+        else:
+            _find(value, found)
     return tuple(found)
 
 
@@ -61,7 +70,10 @@ def _find(value: Any, found: list[int]) -> None:
         found.append(value)
     elif value is not None:
         for part in value.slots if isinstance(value, Argument) else value:
-            _find(part, found)
+            if type(part) is int:
+                found.append(part)
+            else:
+                _find(part, found)
 
 
 # arguments of operators
@@ -201,19 +213,19 @@ class Step(_Recorded):
     KERNEL: ClassVar[str] = ""
     may_raise: ClassVar[bool] = True
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         return _slots(self, self.READS)
 
-    @property
+    @functools.cached_property
     def writes(self) -> tuple[int, ...]:
         return _slots(self, self.WRITES)
 
-    @property
+    @functools.cached_property
     def makes(self) -> tuple[int, ...]:
         return _slots(self, self.MAKES)
 
-    @property
+    @functools.cached_property
     def frees(self) -> tuple[int, ...]:
         return _slots(self, self.FREES)
 

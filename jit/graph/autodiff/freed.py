@@ -26,7 +26,7 @@ def kept_by_eager(graph: Graph, wrt: tuple[int, ...], tangents: tuple[int, ...])
     ahead = {graph.inputs[i]: 1 << k for k, i in enumerate(wrt)}  # node -> inputs that it leads to
     data = set(graph.inputs)
     for n in graph.nodes:
-        if any(i in data for i in n.inputs) or n.impure:
+        if not data.isdisjoint(n.inputs) or n.impure:
             data.add(n)
         if n.op != "detach" and n not in ahead and may_carry(n):
             bits = 0

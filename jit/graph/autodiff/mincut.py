@@ -58,6 +58,8 @@ class Network:
                 if capacity[e] > 0 and level[to[e]] < 0:
                     level[to[e]] = level[v] + 1
                     queue.append(to[e])
+            if level[self.SINK] >= 0:
+                break  # what is as far away, or further, is on no shortest path
         return level
 
     def _block(self, level: list[int]) -> None:

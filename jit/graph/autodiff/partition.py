@@ -169,7 +169,7 @@ class _Division:
         tangents = set(graph.inputs[joint.n_primals :])
         self.late = set(tangents)  # what depends on a tangent
         for n in graph.nodes:
-            if any(i in self.late for i in n.inputs):
+            if not self.late.isdisjoint(n.inputs):
                 self.late.add(n)
         self.early = ancestors([o.node for o in primal_outputs] + [
             n for n in graph.nodes if n not in self.late and (n.impure or _found_once(n))])
@@ -278,8 +278,8 @@ class _Division:
             network.edge(a, z, self._weight(n))
             if once:
                 depth[n] = 0
-                network.edge(Network.SOURCE, a, INFINITE)
-            for i in n.inputs:
+                network.edge(Network.SOURCE, a, INFINITE)  # so it does not matter what else leads there
+            for i in () if once else n.inputs:
                 if i in leave:
                     network.edge(leave[i], a, INFINITE)
             if n in self.read:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def rewrite_contractions(graph: Graph) -> Graph:
     """The graph with its products in the form that is cheapest to call; the same graph when there is none to change."""
-    return rebuilt(graph, _interesting, _rewrite)
+    return rebuilt(graph, _interesting, _rewrite, ("aten_call",))
 
 
 def _interesting(n: Node) -> bool:

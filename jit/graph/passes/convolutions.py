@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def separate_bias(graph: Graph) -> Graph:
     """The graph with the biases of its convolutions apart, where the device wants it; the same graph when there is
     none."""
-    return rebuilt(graph, _applies, _rewrite)
+    return rebuilt(graph, _applies, _rewrite, ("aten_call",))
 
 
 def _applies(n: Node) -> bool:
@@ -72,7 +72,8 @@ def _rewrite(b: Builder, n: Node) -> Node | None:
 def as_products(graph: Graph) -> Graph:
     """The graph with matrix products in the place of its convolutions of one pixel, where the device wants it; the same
     graph when there is none."""
-    return rebuilt(graph, lambda n: _is_pixelwise(n) or _is_gradient(n), _as_product)
+    return rebuilt(graph, lambda n: _is_pixelwise(n) or _is_gradient(n), _as_product,
+                   ("aten_call", "getitem"))
 
 
 def _is_pixelwise(n: Node, backward: bool = False) -> bool:
@@ -135,7 +136,7 @@ def patch_gradients(graph: Graph) -> Graph:
     """The graph with matrix products in the place of gradients of convolutions of patches; the same graph when there
     are none."""
     return rebuilt(graph, lambda n: n.op == "getitem" and n.attrs["index"] < 2 and _divides(n.inputs[0]),
-                   _of_patches)
+                   _of_patches, ("getitem",))
 
 
 def _divides(n: Node) -> bool:
@@ -184,7 +185,7 @@ def each_channels_gradients(graph: Graph) -> Graph:
     """The graph with convolutions in the place of gradients of images of convolutions of each channel by itself; the
     same graph when there are none."""
     return rebuilt(graph, lambda n: _is_each_channels(n) or n.op == "getitem" and n.attrs["index"] == 0
-                   and _is_each_channels(n.inputs[0]), _turned_round)
+                   and _is_each_channels(n.inputs[0]), _turned_round, ("aten_call", "getitem"))
 
 
 def _is_each_channels(n: Node) -> bool:
@@ -235,7 +236,8 @@ def _is_image_convolution(n: Node, depthwise: bool = False) -> bool:
 def weights_last(graph: Graph) -> Graph:
     """The graph with the weights of its convolutions in the channels-last format; the same graph where they are."""
     return rebuilt(graph, lambda n: _is_image_convolution(n) and n.inputs[1].type.shape[1] >= FEW
-                   and not is_channels_last(n.inputs[1].type.shape, n.inputs[1].type.strides), _with_weights_last)
+                   and not is_channels_last(n.inputs[1].type.shape, n.inputs[1].type.strides), _with_weights_last,
+                   ("aten_call",))
 
 
 def _with_weights_last(b: Builder, n: Node) -> Node:
@@ -248,7 +250,8 @@ def channels_of_weights_last(graph: Graph) -> Graph:
     """The graph with the weights of convolutions of each channel by itself laid out with the channels as neighbours;
     the same graph when there are none."""
     return rebuilt(graph, lambda n: _is_image_convolution(n, True) and n.inputs[1].type.shape[0] >= FEW
-                   and not same_ints(n.inputs[1].type.strides[:1], (1,)), _with_channels_of_weights_last)
+                   and not same_ints(n.inputs[1].type.strides[:1], (1,)), _with_channels_of_weights_last,
+                   ("aten_call",))
 
 
 def _with_channels_of_weights_last(b: Builder, n: Node) -> Node:
@@ -267,7 +270,7 @@ def wide_pixels(graph: Graph) -> Graph:
     in a row and reaches beyond the images; the same graph when there are none."""
     return rebuilt(graph, lambda n: _is_image_convolution(n) and 2 <= n.inputs[1].type.shape[1] < FEW
                    and any(_flat(n.attrs["args"][4])) and n.inputs[1].type.shape[3] * n.inputs[1].type.shape[1] >= FEW
-                   and same_ints(_flat(n.attrs["args"][5])[-1:], (1,)), _with_wide_pixels)
+                   and same_ints(_flat(n.attrs["args"][5])[-1:], (1,)), _with_wide_pixels, ("aten_call",))
 
 
 def _with_wide_pixels(b: Builder, n: Node) -> Node:
@@ -284,7 +287,8 @@ def _with_wide_pixels(b: Builder, n: Node) -> Node:
 def weights_as_sums(graph: Graph) -> Graph:
     """The graph with sums of products in the place of the gradients of weights that ``adds_apart`` names; the same
     graph when there is none."""
-    return rebuilt(graph, lambda n: adds_apart(n) or _is_weight_gradient(n), _as_sum)
+    return rebuilt(graph, lambda n: adds_apart(n) or _is_weight_gradient(n), _as_sum,
+                   ("aten_call", "getitem"))
 
 
 def adds_apart(n: Node) -> bool:

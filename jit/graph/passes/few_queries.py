@@ -24,7 +24,7 @@ FEWEST_PROGRAMS = 64  # below so many the keys are cut
 
 def attend_few_queries(graph: Graph) -> Graph:
     """The graph with such attention as calls of ``jit::attention``."""
-    return rebuilt(graph, _is_library_attention, _rewrite)
+    return rebuilt(graph, _is_library_attention, _rewrite, ("aten_call",))
 
 
 def _is_library_attention(n: Node) -> bool:

@@ -32,6 +32,9 @@ SUMMED = (*HALF, torch.float32)
 
 def group_rows(graph: Graph) -> Graph:
     """The graph with such sums where they pay."""
+    long = set(filter(_is_long, graph.of_ops(("put",))))
+    if not long:
+        return graph
     readers: dict[Node, list] = {}
     for n in graph.nodes:
         for i in n.inputs:
@@ -42,9 +45,9 @@ def group_rows(graph: Graph) -> Graph:
         """Whether a sum is only read to be rounded."""
         return n not in seen and [r.op for r in readers.get(n, ())] == ["cast"] and readers[n][0].type.dtype in SUMMED
 
-    taken = {n for n in graph.nodes if _is_long(n) and alone(n)}
+    taken = {n for n in long if alone(n)}
     found = {n for n in graph.nodes if n.op == "cast" and n.inputs[0] in taken
-             or n not in taken and (n in seen or n in readers) and _is_long(n)}
+             or n in long and n not in taken and (n in seen or n in readers)}
     return eliminate_dead_nodes(_Grouped(graph, found, taken).run()) if found else graph
 
 

@@ -26,7 +26,7 @@ LENGTH = 1024  # of a part, about
 
 def cut_long_positions(graph: Graph) -> Graph:
     """The graph with ``argmax`` and ``argmin`` of long rows in two steps, where the device would be idle else."""
-    return rebuilt(graph, _is_long, _rewrite)
+    return rebuilt(graph, _is_long, _rewrite, POSITIONS)
 
 
 def _is_long(n: Node) -> bool:

@@ -17,6 +17,7 @@ from jit.graph import dims
 from jit.graph.ir import Graph, Node
 from jit.graph.passes.rewrite import rebuilt
 from jit.graph.prim_info import info
+from jit.graph.prims import SCANS
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 def split_long_scans(graph: Graph) -> Graph:
     """The graph with scans along few long rows as scans along more and shorter ones."""
-    return rebuilt(graph, _interesting, _rewrite)
+    return rebuilt(graph, _interesting, _rewrite, SCANS)
 
 
 def _interesting(n: Node) -> bool:
-    return info(n.op).kind == "scan" and info(n.op).combine in _KINDS and backend(n.type.device).splits_scans
+    return info(n.op).combine in _KINDS and backend(n.type.device).splits_scans
 
 
 def _log_sum(b: Builder, x: Node, d: int) -> Node:

@@ -9,7 +9,7 @@ from jit.graph.ir import Graph, Node, Transform
 from jit.graph.prims import VIEWS
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterable
 
 
 def protected_nodes(graph: Graph) -> set[Node]:
@@ -48,11 +48,12 @@ class _Changed(Transform):
         return self.keep(n, **{**change, "inputs": tuple([self.new[i] for i in inputs])})
 
 
-def rebuilt(graph: Graph, applies: Callable, rule: Callable) -> Graph:
+def rebuilt(graph: Graph, applies: Callable, rule: Callable, ops: Iterable[str] | None = None) -> Graph:
     """The graph in which ``rule(builder, n)`` gives the replacement of each node for which ``applies(node)``, or None
-    to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none."""
-    left = {n for n in graph.nodes if not applies(n)}
-    return Rewriter(graph, rule, left).run() if len(left) < len(graph.nodes) else graph
+    to leave it: ``n`` is the node with its inputs replaced. The same graph where it applies to none. ``ops``: those of
+    the nodes that it may apply to."""
+    taken = {n for n in (graph.nodes if ops is None else graph.of_ops(ops)) if applies(n)}
+    return Rewriter(graph, rule, set(graph.nodes) - taken).run() if taken else graph
 
 
 class Rewriter(Transform):
@@ -64,8 +65,11 @@ class Rewriter(Transform):
         self.rule, self.left, self.kept = rule, left, kept
 
     def visit(self, n: Node) -> Node:
-        inputs = self.operands(n)
-        node = n if inputs == n.inputs else n.replace(inputs=inputs)
+        new, node = self.new, n
+        for i in n.inputs:
+            if new[i] is not i:
+                node = n.replace(inputs=self.operands(n))
+                break
         if n not in self.left:
             made = self.rule(self.b, node)
             if made is not None:

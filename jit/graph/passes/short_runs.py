@@ -30,6 +30,7 @@ from jit.graph.prims import REDUCTIONS
 
 if TYPE_CHECKING:
     from jit.graph.build import Builder
+    from jit.graph.dims import IntExpr
 
 LONGEST_RUN = 32  # elements that are read in one piece otherwise
 FEWEST_BESIDE = 4  # runs that lie side by side
@@ -53,10 +54,15 @@ def _spread(n: Node) -> list[tuple[int, list[int]]]:
     runs."""
     if n.several or info(n.op).kind != "pointwise" or not backend(n.type.device).tables_of_runs:
         return []
-    order = _order(n.type) if n.type.rank > 1 and any(i.type.rank == n.type.rank for i in n.inputs) else None
+    rank = n.type.rank
+    if rank < 2:
+        return []
+    ones = [k for k, i in enumerate(n.inputs) if i.type.rank == rank and 1 in map(_known, i.type.shape)]
+    order = _order(n.type) if ones else None
     found = []
-    for k, i in enumerate(n.inputs) if order else ():
-        if i.type.rank != n.type.rank or not all(type(s) is int for s in i.type.shape):
+    for k in ones if order else ():
+        i = n.inputs[k]
+        if not all(type(s) is int for s in i.type.shape):
             continue
         inner = list(itertools.takewhile(lambda d: i.type.shape[d] == 1, order))
         run, rest = dims.product([n.type.shape[d] for d in inner]), order[len(inner):]
@@ -66,6 +72,11 @@ def _spread(n: Node) -> list[tuple[int, list[int]]]:
                 and table * FEWEST_OUTER <= dims.product(n.type.shape)):
             found.append((k, inner))
     return found
+
+
+def _known(size: IntExpr) -> int:
+    """A size, or -1 for a symbol."""
+    return size if type(size) is int else -1
 
 
 def _table(b: Builder, operand: Node, result: TensorType, inner: list[int]) -> Node:

@@ -44,8 +44,10 @@ def sum_thin_products(graph: Graph) -> Graph:
     """The graph with its products with vectors as sums where kernels are faster than the library."""
     if config.match_eager_rounding:  # a product of elements would be rounded, which the library does not do
         return graph
+    if not any(map(_is_thin, graph.of_ops(("aten_call",)))):
+        return graph
     alone = scaled_vectors.read_by_products(graph, _with_one_vector)
-    return rebuilt(graph, _interesting, functools.partial(_rewrite, alone))
+    return rebuilt(graph, _is_thin, functools.partial(_rewrite, alone), ("aten_call",))
 
 
 def _with_one_vector(n: Node) -> bool:
@@ -62,6 +64,15 @@ def _with_one_vector(n: Node) -> bool:
 def _interesting(n: Node) -> bool:
     return (n.op == "aten_call" and not n.several and not n.impure and n.attrs["overload"] == ""
             and n.type.dtype in DTYPES and backend(n.type.device).sums_products is not None)
+
+
+def _is_thin(n: Node) -> bool:
+    """Whether there may be few vectors on one side."""
+    if not _interesting(n):
+        return False
+    device = backend(n.type.device)
+    most = device.most_vectors if n.type.dtype is torch.float32 else device.most_half_vectors
+    return any(_few(size, most) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:]))
 
 
 def _operands(b: Builder, n: Node) -> tuple[Node, Node, Node | None] | None:
@@ -82,8 +93,6 @@ def _rewrite(alone: set[int], b: Builder, n: Node) -> Node | None:
     """The nodes that compute ``n``, or None to leave it as it is."""
     device = backend(n.type.device)
     most = device.most_vectors if n.type.dtype is torch.float32 else device.most_half_vectors
-    if not any(_few(size, most) for size in (dims.product(n.type.shape[:-1]), *n.type.shape[-1:])):
-        return None
     found = _operands(b, n)
     if found is None or any(t.type.dtype is not n.type.dtype for t in found[:2]):
         return None

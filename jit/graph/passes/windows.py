@@ -43,14 +43,14 @@ def rule(*names: str) -> Callable:
 def make_windows(graph: Graph) -> Graph:
     """The graph with windows in the place of library calls, where the device wants them; the same graph when there is
     none."""
-    read = {(n.inputs[0].id, n.attrs["index"]) for n in graph.nodes if n.op == "getitem"}
-    return _with_short_positions(rebuilt(graph, _applies, lambda b, n: _rewrite(b, n, read)))
+    read = {(n.inputs[0].id, n.attrs["index"]) for n in graph.of_ops(("getitem",))}
+    return _with_short_positions(rebuilt(graph, _applies, lambda b, n: _rewrite(b, n, read), ("aten_call",)))
 
 
 def _with_short_positions(graph: Graph) -> Graph:
     """The graph with positions of maxima that only their gradients read in as few bytes as they need: these read each
     several times."""
-    found = {n for n in graph.nodes if n.op == "window" and n.attrs["how"] == "position"}
+    found = {n for n in graph.of_ops(("window",)) if n.attrs["how"] == "position"}
     if not found:
         return graph
     found -= {o.node for o in graph.outputs}
