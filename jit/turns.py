@@ -5,6 +5,9 @@ Compiling is mostly Python, so it and the program take turns with the interprete
 call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, longer where the program has
 run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
 
+A call that has just left work (``begin_call``) takes what it takes in eager: the thread rests until the call ends, for
+``PATIENCE_S`` at most.
+
 At such a point the work can also be ended (``Stopped``): at the end of the program, and by ``jit.reset``. A process
 that forks does so while the thread is at a point, where it imports nothing and holds no lock but those that a child
 makes anew.
@@ -25,6 +28,7 @@ import torch
 SLICE_S = 0.0004  # of work between two rests
 REST_S = 0.0001  # enough for a thread that waits for the interpreter's lock to get it
 LONG_REST_S = 0.001  # while the program computes: it has the lock for two thirds of the time at least
+PATIENCE_S = 1.0  # that work waits for the end of a call of the program's
 BUSY = 0.1  # of the time in which the program's threads compute, from which on it does
 COLLECT_S = 1.0  # between two collections of garbage among new objects
 _NEVER = 1 << 30  # objects, until Python collects garbage by itself
@@ -60,6 +64,7 @@ class _Work:
         self.thresholds: tuple[tuple, tuple] | None = None  # of the garbage collector: those before, and ours
         self.collected = 0.0
         self.tensors: list[tuple[torch.Tensor, tuple]] = []
+        self.calls: dict[object, float] = {}  # of the program's, which are not to be disturbed until then
 
     @contextlib.contextmanager
     def few_collections(self) -> Iterator[None]:
@@ -176,6 +181,28 @@ def hurried() -> Iterator[None]:
 _lock = threading.Lock()
 
 
+def is_hurried() -> bool:
+    return _work.waiting > 0
+
+
+# Without a lock, which a signal's handler might want again: each is one operation of a dict.
+def begin_call(call: object) -> None:
+    """Have the work rest until ``end_call``, but not for long."""
+    _work.calls[call] = time.perf_counter() + PATIENCE_S
+
+
+def end_call(call: object) -> None:
+    _work.calls.pop(call, None)
+
+
+def calls_left() -> bool:
+    """Whether there are calls that are not to be disturbed."""
+    if not _work.calls:
+        return False
+    now = time.perf_counter()
+    return any(until > now for until in list(_work.calls.values()))
+
+
 def _turn() -> None:
     if _work.stopping:
         raise Stopped
@@ -183,6 +210,8 @@ def _turn() -> None:
     if now < _work.until:
         return
     _work.collect(now)
+    while not _work.waiting and not _work.stopping and calls_left():
+        _rest(_POLL_S)
     if _work.waiting:
         _rest(0.0)
     else:
