@@ -7,13 +7,14 @@ import threading
 import time
 
 import pytest
+import test_background
 import torch
-from test_background import Held, held, hits, in_background  # noqa: F401
 
 import jit
 from jit import turns
 from jit.frame import background, capture, dispatch
 
+held, in_background, hits = test_background.held, test_background.in_background, test_background.hits
 
 @pytest.fixture
 def patient(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import turns
 from ..runtime.facts import Dims, Fact, GlobalState, Present
 from .source import Source
 
@@ -59,12 +60,17 @@ class Guards:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def recorded(self) -> list[tuple]:
+        """(source, fact) in the order of recording."""
+        return [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
+
     def rows(self) -> list[tuple]:
-        """(source, fact) in the order of recording; last what follows from all of them."""
-        rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
+        """What is recorded; last what follows from all of it."""
+        rows = self.recorded()
         if self._present:
             reached: set[Source] = set()
             for source in self._reached:
+                turns.point()
                 for step in source.chain():
                     if step in reached:
                         break  # and so is what it is read from
@@ -85,6 +91,7 @@ class Guards:
         def locate(source: Source) -> int:
             at = index.get(source)
             if at is None:
+                turns.point()
                 parent = -1 if source.base is None else locate(source.base)
                 kind, payload = source.step()
                 if source in self.fresh:
