@@ -1,9 +1,10 @@
-"""How the thread that compiles in the background works beside the threads of the program.
+"""How threads of ours work beside those of the program: the one that compiles in the background, and the one that writes
+entries to disk.
 
 Compiling is mostly Python, so it and the program take turns with the interpreter's lock. CPython hands that over every
 5 ms where it is not given up, which a program that gives it up at each operator would wait for each time. So the rules
-call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, longer where the program has
-run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
+call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, in proportion to what it has computed where the program
+has run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
 
 A call that has just left work (``begin_call``) takes what it takes in eager: the thread rests until the call ends, for
 ``PATIENCE_S`` at most.
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-SLICE_S = 0.0004  # of work between two rests
+SLICE_S = 0.001  # of work between two rests: long beside the 0.1 ms that handing over the lock takes
 REST_S = 0.0001  # enough for a thread that waits for the interpreter's lock to get it
 RESTS = 2.0  # times as long as the slice, while the program computes: it has the lock for two thirds of the time
 LONGEST_REST_S = 0.05

@@ -254,3 +254,17 @@ def test_functions_reached_through_c_code():
         torch.testing.assert_close(c(x, [1, 2]), torch.stack([torch.tanh(x), torch.tanh(x * 2)]))
         jit.wait_for_compiles()
     assert dispatch.compile_count() > before and not turns._work.calls
+
+
+def test_without_another_thread_functions_are_compiled_in_the_call(monkeypatch):
+    monkeypatch.setattr(background, "_queue", background.Queue())
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        c = jit.compile(lambda x: x + 1)
+        c(torch.ones(2))
+        c(torch.ones(2))
+    assert hits(c) == 1 and jit.wait_for_compiles()

@@ -244,11 +244,21 @@ class Queue:
                 return False
             job.waiting.job = job
             self.jobs.append(job)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self.serve, name="jit-background", daemon=True)
-                self.thread.start()
             self.changed.notify_all()
         return True
+
+    def start(self) -> bool:
+        """Whether there is the thread."""
+        if self.thread is None and not self.ended:
+            with self.changed:
+                if self.thread is None:
+                    made = threading.Thread(target=self.serve, name="jit-background", daemon=True)
+                    try:
+                        made.start()
+                    except RuntimeError:  # no more threads
+                        return False
+                    self.thread = made
+        return self.thread is not None and not self.ended
 
     def has_room(self, job: Job) -> bool:
         left = [*self.jobs, *([self.now] if self.now is not None else [])]
@@ -338,7 +348,7 @@ def take(waiting: Waiting, dispatcher: Any, values: tuple, work: Callable, told:
     """
     if waiting.job is not None or any(kind.recording() for kind in registered()):
         return None
-    state = None if waiting.in_call or _queue.ended else State.of_call()
+    state = State.of_call() if not waiting.in_call and _queue.start() else None
     if state is None:
         return IN_CALL if _queue.is_empty() else None
     job = Job(waiting, dispatcher, values, work, state, dispatcher.__qualname__)
@@ -350,6 +360,11 @@ def _bytes_of(values: tuple) -> int:
     given = [v for value in values
              for v in (value.values() if type(value) is dict else value if type(value) in (tuple, list) else (value,))]
     return sum(v.numel() * v.element_size() for v in given if type(v) is torch.Tensor)
+
+
+def start() -> None:
+    """Have the thread there before it is needed: starting it waits for it, and calls are not to."""
+    _queue.start()
 
 
 def is_busy() -> bool:
