@@ -17,7 +17,7 @@ from . import arguments, backends, config
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
-from .frame import marks
+from .frame import background, marks
 from .frame.background import wait_for_compiles  # noqa: F401
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked  # noqa: F401
 from .frame.markers import (  # noqa: F401
@@ -119,6 +119,7 @@ def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: st
                         options=arguments.all_options(mode, options, recompile_limit))
     if settings.option("compile_in") == "background":
         backends.load()
+        background.start()
     return settings
 
 

@@ -25,10 +25,12 @@ def load() -> None:
     """Load now what compiling would load when it comes to it: imports keep the interpreter's lock, and so other
     threads, for long."""
     from . import compiling, second  # noqa: F401  late, as in ``compile_native``
+    from .graph import binding
 
     for kind in devices.registered():
         if kind.emitter is not None and (kind.host or kind.generators() is not None):
             importlib.import_module(kind.emitter)
+    binding.resolve(torch.relu)  # the table of all operators is made
     torch.nn.functional.gelu(torch.empty(1, device="meta"))  # with it PyTorch loads what its own type rules need
 
 

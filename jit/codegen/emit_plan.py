@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import devices
+from .. import devices, turns
 from ..runtime.plan import Plan
 from ..runtime.steps import Alloc, Arena, Copy, Temp, View
 from . import indexing, memory
@@ -122,6 +122,7 @@ class PlanWriter:
         self.show_as_returned()
         self.lay_out_arenas()
         for step in p.steps:
+            turns.point()
             step.write(self)
         copies = [Copy(o.mutates, self.tensor(o.node)) for o in p.graph.outputs
                   if o.mutates is not None and o not in self.buffers.direct]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
-from .. import devices
+from .. import devices, turns
 from ..graph import windows
 from ..graph.prim_info import BESIDE_ROWS, OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
@@ -190,6 +190,7 @@ def _read_anyway(graph: Graph, trees: _Trees) -> set[Node]:
         return known[n]
 
     for n in graph.nodes:
+        turns.point()
         if (len(trees.users[n]) < 2 or n in trees.inlined or n in trees.wanted or info(n.op).kind != "pointwise"
             or trees.cost[n] > devices.backend(n.type.device).cheap_beside_reads):
             continue
@@ -527,6 +528,7 @@ class _Fuser:
     def _join_along(self, ties: Iterable[Tie]) -> None:
         """Take ties one after the other, and join their groups where they are fusable."""
         for tie in ties:
+            turns.point()
             a, b = tie.first.group, tie.second.group
             if a is not b:
                 mapping = self.fusable(a, b, tie)
@@ -663,6 +665,7 @@ class _Fuser:
     def run(self) -> Schedule:
         impure = None
         for position, n in enumerate(self.graph.nodes):
+            turns.point()
             if n.op in VIEWS or n.op == "input":
                 continue
             if n.op in EXTERN:

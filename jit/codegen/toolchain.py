@@ -172,10 +172,16 @@ def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:
         f.write(source)
     command = [compiler(), *flags(), *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
     try:
-        return (subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT),
+        return (subprocess.Popen([*_behind(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT),
                 stem + ".so")
     except OSError as error:
         raise CompileError(f"{command[0]} could not be started: {error}. Set CXX to a working g++.") from error
+
+
+def _behind() -> list[str]:
+    """What starts a command that the program's threads come before, where this is the thread in the background."""
+    nice = shutil.which("nice") if turns.here() else None
+    return [] if nice is None else [nice, "-n", "10"]
 
 
 def _failure(process: subprocess.Popen, text: str, source: str) -> str:
@@ -185,7 +191,7 @@ def _failure(process: subprocess.Popen, text: str, source: str) -> str:
     lines = text.strip().splitlines()
     shown = "\n".join(lines[:40]) + (f"\n... {len(lines) - 40} more lines" if len(lines) > 40 else "")
     return (
-        f"{process.args[0]} failed with exit status {process.returncode} on a generated kernel, whose source is in "
+        f"{compiler()} failed with exit status {process.returncode} on a generated kernel, whose source is in "
         f"{path}:\n{shown}\n"
         "If the compiler is at fault (too old, killed for want of memory, missing libmvec), set CXX to another g++ (11 "
         "or later)."

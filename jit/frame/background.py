@@ -2,14 +2,17 @@
 
 A call for which no entry fits runs in eager at once, and leaves a *job* to a thread, which captures and compiles; later
 calls find the entry. One thread does all jobs of a process, one after the other, and takes rests while the program runs
-(``jit/turns.py``). It works under the state of the call (``State``): grad mode, inference mode, autocast, the default
+(``jit/turns.py``). A job begins when the call that has left it is over, so that this call takes what eager takes: the
+dispatcher tells the end of it (``FirstCall``). A call that takes long, such as a function that is all of a training, has
+its job begun after ``turns.PATIENCE_S``; whoever waits for the jobs has all begun at once. It works under the state of the call (``State``): grad mode, inference mode, autocast, the default
 device, the call's context variables, the current device and stream. What the program's thread alone has, or what has to
 be computed from values of its tensors, it does not look at: such a function is compiled in its next call
 (``turns.InTheCall``).
 
 Nothing is taken from the program meanwhile, so what the thread reads may change while it does. An entry relies on
 nothing but its facts, and a fact says of a value what was captured with it; where the program has changed something in
-between, the facts contradict each other, or what is there now, and the entry never fits. What comes of that inside of a
+between, the facts contradict each other, or what is there now, and the entry never fits. So it is with
+what the call itself has changed: the entry is one for calls that find it so. What comes of that inside of a
 rule is an error, which tells nobody anything: the function is tried again at a later call, ``ATTEMPTS`` times, and then
 in the call itself, as are functions whose capture raises for reasons that the program has to hear of (``fullgraph``,
 ``error_on_recompile``, a pass of the user's).
@@ -38,6 +41,7 @@ from ..runtime import native
 from . import stance
 
 ATTEMPTS = 3  # that fail in the background, before a function is compiled in the call
+MOST_HELD = 1 << 28  # bytes of tensors given to calls, until no more jobs are taken
 _STOP_S = 20.0  # that the end of the program waits for the thread at most
 _log = logs.channel("timing")
 
@@ -130,29 +134,71 @@ class Waiting:
         self.attempts, self.in_call = 0, False
 
 
+class FirstCall:
+    """What the dispatcher asks and tells at a call that leaves a job, as it does a ``trial.Trial``."""
+
+    __slots__ = ("job", "__weakref__")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def begin(self) -> bool:
+        """Called before the call: it runs in eager."""
+        turns.begin_call(self)
+        return True
+
+    def end(self, result: object) -> None:
+        """Called behind it, whether it has raised or not."""
+        turns.end_call(self)
+        _queue.begin(self.job)
+
+    def entry(self) -> Any:
+        """What ``on_miss`` gives to have the original run and to be told. It is no entry of the function's."""
+        made = native().Dispatcher(_nothing, None).add_entry(None, None)
+        made.trial = self
+        return made
+
+
+def _nothing() -> None:
+    pass
+
+
 class Job:
-    """One call to compile for. ``work``: ``work(dispatcher, values)`` does it."""
+    """One call to compile for.
+
+    Attributes:
+        work: ``work(dispatcher, values, known)`` does it; ``known``: the entries when the call was made.
+        until: when it begins, by the clock, if the call is not over before.
+        held: bytes of the tensors that were given to the call.
+    """
 
     def __init__(self, waiting: Waiting, dispatcher: Any, values: tuple, work: Callable, state: State,
                  name: str) -> None:
         self.waiting, self.dispatcher = waiting, weakref.ref(dispatcher)
         self.values, self.work, self.state, self.name = values, work, state, name
+        self.known = dispatcher.entries
+        self.until, self.over = time.monotonic() + turns.PATIENCE_S, False
+        self.held = _bytes_of(values)
+
+    def may_begin(self, now: float) -> bool:
+        return now >= self.until or turns.is_hurried() or self.over and not turns.calls_left()
 
     def run(self) -> None:
         """Compile, in the background, unless that is not wanted any more."""
-        state, values, work = self.state, self.values, self.work
+        state, work, call = self.state, self.work, (self.values, self.known)
         dispatcher = self.dispatcher()
-        self.values = self.work = self.state = None  # type: ignore[assignment]  # as long as it takes, and no longer
+        # As long as it takes, and no longer.
+        self.values = self.known = self.work = self.state = None  # type: ignore[assignment]
         if dispatcher is not None and stance.now() == "default":
-            state.context.run(self.do, dispatcher, values, work, state)
+            state.context.run(self.do, dispatcher, call, work, state)
 
-    def do(self, dispatcher: Any, values: tuple, work: Callable, state: State) -> None:
+    def do(self, dispatcher: Any, call: tuple, work: Callable, state: State) -> None:
         with state.entered():
             if not state.holds():
                 _not_ours.add(state.facts)
                 return
             try:
-                if work(dispatcher, values):
+                if work(dispatcher, *call):
                     self.waiting.attempts = 0
                 else:
                     self.again("the call has changed what it was compiled for")
@@ -191,25 +237,58 @@ class Queue:
         self.thread: threading.Thread | None = None
         self.ended = False
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Job) -> bool:
+        """Whether it is taken: not where another thread's call was first, or where too much memory waits already."""
         with self.changed:
-            if job.waiting.job is not None:  # another thread's call was first
-                return
+            if job.waiting.job is not None or not self.has_room(job):
+                return False
             job.waiting.job = job
             self.jobs.append(job)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self.serve, name="jit-background", daemon=True)
-                self.thread.start()
             self.changed.notify_all()
+        return True
+
+    def start(self) -> bool:
+        """Whether there is the thread."""
+        if self.thread is None and not self.ended:
+            with self.changed:
+                if self.thread is None:
+                    made = threading.Thread(target=self.serve, name="jit-background", daemon=True)
+                    try:
+                        made.start()
+                    except RuntimeError:  # no more threads
+                        return False
+                    self.thread = made
+        return self.thread is not None and not self.ended
+
+    def has_room(self, job: Job) -> bool:
+        left = [*self.jobs, *([self.now] if self.now is not None else [])]
+        return not left or sum(one.held for one in left) + job.held <= MOST_HELD
+
+    def begin(self, job: Job) -> None:
+        """Its call is over."""
+        with self.changed:
+            job.over = True
+            self.changed.notify_all()
+
+    def next(self) -> Job | None:
+        """The first job that may begin, or None after a while in which there was none."""
+        now = time.monotonic()
+        for job in self.jobs:
+            if job.may_begin(now):
+                self.jobs.remove(job)
+                return job
+        self.changed.wait(min(job.until for job in self.jobs) - now if self.jobs else None)
+        return None
 
     def serve(self) -> None:
         while True:
             with self.changed:
-                while not self.jobs and not self.ended:
-                    self.changed.wait()
-                if self.ended:
+                job = None
+                while job is None and not self.ended:
+                    job = self.next()
+                if self.ended or job is None:
                     return
-                job = self.now = self.jobs.popleft()
+                self.now = job
             try:
                 job.run()
             except turns.Stopped:
@@ -230,6 +309,7 @@ class Queue:
             return self.is_empty()
         end = None if timeout is None else time.monotonic() + timeout
         with turns.hurried(), self.changed:
+            self.changed.notify_all()  # what waits for the end of its call begins now
             while not self.is_empty():
                 # In steps: an interrupt is seen in between.
                 left = 1.0 if end is None else min(1.0, end - time.monotonic())
@@ -256,17 +336,35 @@ class Queue:
 _queue = Queue()
 
 
-def takes(waiting: Waiting, dispatcher: Any, values: tuple, work: Callable) -> bool:
-    """Whether a call runs in eager, while ``work`` is done in the background, or something else is."""
+IN_CALL = object()
+
+
+def take(waiting: Waiting, dispatcher: Any, values: tuple, work: Callable, told: bool) -> Any:
+    """Leave ``work`` for a call to the background: what ``on_miss`` gives for the call, which runs in eager, or IN_CALL
+    where it has to compile itself.
+
+    Args:
+        told: the dispatcher tells the end of this call.
+    """
     if waiting.job is not None or any(kind.recording() for kind in registered()):
-        return True
-    if waiting.in_call:
-        return not _queue.is_empty()
-    state = State.of_call()
-    if state is None or _queue.ended:
-        return not _queue.is_empty()
-    _queue.add(Job(waiting, dispatcher, values, work, state, dispatcher.__qualname__))
-    return True
+        return None
+    state = State.of_call() if not waiting.in_call and _queue.start() else None
+    if state is None:
+        return IN_CALL if _queue.is_empty() else None
+    job = Job(waiting, dispatcher, values, work, state, dispatcher.__qualname__)
+    return FirstCall(job).entry() if _queue.add(job) and told else None
+
+
+def _bytes_of(values: tuple) -> int:
+    """Of the tensors among them that nobody may keep but the call: not of parameters."""
+    given = [v for value in values
+             for v in (value.values() if type(value) is dict else value if type(value) in (tuple, list) else (value,))]
+    return sum(v.numel() * v.element_size() for v in given if type(v) is torch.Tensor)
+
+
+def start() -> None:
+    """Have the thread there before it is needed: starting it waits for it, and calls are not to."""
+    _queue.start()
 
 
 def is_busy() -> bool:

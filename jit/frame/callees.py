@@ -51,6 +51,8 @@ _said: set = set()
 class CalleeMissed(Missed):
     """``on_miss`` of a function under the hook: one that turns out to do nothing for a graph is soon left alone."""
 
+    ends_are_told = False  # the interpreter evaluates the frame, and tells nobody
+
     def __init__(self, settings, code, region, bound=None) -> None:
         super().__init__(settings, bound)
         self.code, self.region = code, region

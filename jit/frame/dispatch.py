@@ -238,6 +238,8 @@ class Missed:
     """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries of one
     kind (``circumstances.py``)."""
 
+    ends_are_told = True  # by the dispatcher, which calls the original
+
     def __init__(self, settings: Settings, bound: object = None, resumed: bool | str = False) -> None:
         self.settings, self.bound = settings, bound
         self.renew(resumed)
@@ -272,9 +274,10 @@ class Missed:
             if self.retired is not None and self.retired.guards.check(values):
                 return self.retired
             return self.not_now(dispatcher, values)
-        if (self.settings.option("compile_in") == "background" and self.may_wait()
-                and background.takes(self.waiting, dispatcher, values, self.compile_behind)):
-            return None
+        if self.settings.option("compile_in") == "background" and self.may_wait():
+            taken = background.take(self.waiting, dispatcher, values, self.compile_behind, self.ends_are_told)
+            if taken is not background.IN_CALL:
+                return taken
         with turns.hurried(), _lock:
             if self.given_up or self.limits.is_full(values):
                 return None
@@ -319,14 +322,17 @@ class Missed:
                 and not (self.captures and settings.option("error_on_recompile"))
                 and not (settings.option("bucket_collectives") and background.in_several_processes()))
 
-    def compile_behind(self, dispatcher, values: tuple[object, ...]) -> bool:
+    def compile_behind(self, dispatcher, values: tuple[object, ...], known: tuple) -> bool:
         """As a call that misses, in the thread in the background. Whether there is an entry for these values now, if
-        there should be one."""
+        there should be one. ``known``: the entries that did not fit when the call was made; where one does now, the
+        call has changed what it was given, and the entry is none for calls like it."""
         fn = wrapped_function(dispatcher)
         with _lock, turns.working(lambda: (background.shared_state(), fn.__code__)):
-            if (self.given_up or self.limits.is_full(values) or not self.may_wait()
-                    or any(entry.guards.check(values) for entry in dispatcher.entries)):
+            if self.given_up or self.limits.is_full(values) or not self.may_wait():
                 return True
+            fitting = [entry for entry in dispatcher.entries if entry.guards.check(values)]
+            if fitting:
+                return not any(entry in known for entry in fitting)
             key = stored.key_of(self, fn, dispatcher, values)
             entry = self.stored(dispatcher, fn, values, key)
             if entry is None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .. import turns
 from ..runtime.facts import Dims, Fact, GlobalState, Present
 from .source import Source
 
@@ -139,13 +140,18 @@ class Guards:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def recorded(self) -> list[tuple]:
+        """(source, fact) in the order of recording."""
+        return [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
+
     def rows(self) -> list[tuple]:
-        """(source, fact) in the order of recording; last what follows from all of them."""
-        rows = [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
+        """What is recorded; last what follows from all of it."""
+        rows = self.recorded()
         if self._present:
             reached: set[Source] = set()
             seen: set[int] = set()
             for source in self._reached:
+                turns.point()
                 step: Source | None = source
                 while step is not None and id(step) not in seen:  # else what it is read from has been seen as well
                     seen.add(id(step))
@@ -175,6 +181,7 @@ class Guards:
                 return found[0]
             at = index.get(source)
             if at is None:
+                turns.point()
                 parent = -1 if source.base is None else locate(source.base)
                 kind, payload = source.step()
                 if source in self.fresh:

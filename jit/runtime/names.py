@@ -26,7 +26,7 @@ from typing import Any, Callable
 
 import torch
 
-from jit import torch_private
+from jit import torch_private, turns
 from jit.by_class import by_class
 from jit.runtime.extension import native, unhooked
 from jit.runtime.holding import behind, holding
@@ -410,6 +410,7 @@ class Naming:
         names: list[Name | None] = []
         from_arguments: list[Name | None] = []
         for k, (parent, kind, *rest) in enumerate(program.accessors):
+            turns.point()
             names.append(None)
             from_arguments.append(None)
             kind = kind.removeprefix("fresh_")
@@ -466,6 +467,7 @@ class Naming:
 
     def found(self, obj: object) -> Name:
         """The name of an object that is no constant."""
+        turns.point()
         for at in _ways:
             name = at(self, obj)
             if name is not None:

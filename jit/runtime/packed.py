@@ -13,6 +13,7 @@ import pickle
 import zlib
 from typing import Any
 
+from jit import turns
 from jit.runtime.names import Name, Naming, calling, rule
 
 _PLAIN = {type(None), bool, int, float, complex, str, tuple}
@@ -71,6 +72,7 @@ class _WriterOfRecords(pickle.Pickler):
         cls = type(obj)
         if cls in self.written:
             return None
+        turns.point()
         place = self.places.get(id(obj))
         if place is None:
             place = self.places[id(obj)] = len(self.kept)

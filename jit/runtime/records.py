@@ -17,6 +17,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from jit import turns
 from jit.runtime import guards
 from jit.runtime.facts import Fact
 from jit.runtime.held import naming_of
@@ -127,6 +128,7 @@ class Record:
         while left:
             name = left.pop()
             if id(name) not in seen:
+                turns.point()
                 seen.add(id(name))
                 left += name.parts()
                 yield name
@@ -159,6 +161,7 @@ def _program(program: Any, naming: Naming) -> Program:
         return None if type(name) is Value else numbers.setdefault(id(obj), len(numbers))
 
     for k, (parent, kind, *rest) in enumerate(program.accessors):
+        turns.point()
         payload = rest[0] if rest else None
         if kind == "weak":
             payload = behind(payload) if not callable(payload) else payload()
@@ -168,6 +171,7 @@ def _program(program: Any, naming: Naming) -> Program:
         accessors.append((parent, kind, name, guards.path(program.accessors, k),
                           number(payload, name) if root else None))
     for at, kind, payload, fact in program.checks:
+        turns.point()
         name, known = fact.name(naming, payload), None
         if kind == "is":
             kind, name = _identity(naming, behind(payload))

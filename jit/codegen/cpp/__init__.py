@@ -12,7 +12,7 @@ import threading
 
 import torch
 
-from jit import config, logs
+from jit import config, logs, turns
 from jit.codegen import loops, toolchain
 from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
@@ -29,6 +29,7 @@ KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kern
 def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
     """(exported name, text) of one kernel. The name is made from the text, so structural duplicates have the same
     one."""
+    turns.point()
     key = (kernel.key, torch.get_num_threads())
     text = _texts.get(key)
     if text is None:
