@@ -25,13 +25,8 @@ MOST = 16  # as many kinds of calls, each at its limit
 
 def circumstances(guards: Guards) -> Any:
     """The native guard program of what an entry with these guards was made under."""
-<<<<<<< HEAD
-    rows = [(source, fact) for source, fact in guards.of_kinds(GlobalState, Is) if source is None
-            or type(source) is Local and isinstance(fact.object, torch.nn.Module)]
-=======
-    rows = [(source, fact) for source, fact in guards.recorded() if type(fact) is GlobalState or
-            type(fact) is Is and type(source) is Local and isinstance(fact.object, torch.nn.Module)]
->>>>>>> h-back
+    rows = [(source, fact) for source, fact in guards.of_kinds(GlobalState, Is)
+            if type(fact) is GlobalState or type(source) is Local and isinstance(fact.object, torch.nn.Module)]
     accessors = [(-1, *source.step(), source) for source, fact in rows if fact.of_object]
     checks, at = [], -1
     for _, fact in rows:
