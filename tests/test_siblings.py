@@ -2,6 +2,7 @@
 captures, what is not alike is followed, and each module is guarded like the first one."""
 
 import jit
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -545,3 +546,127 @@ def test_off():
     with jit.config.patch(siblings=False):
         texts, _ = graphs_of(Model(blocks()), torch.randn(3, 8))
     assert len(texts) == 1
+
+
+class Holder:
+    """Where the layers find what the model has made."""
+
+
+class Held(Block):
+    def forward(self, x):
+        found = self.held.made
+        return super().forward(x) * (found.get("k", 1) if isinstance(found, dict) else len(found))
+
+
+class Making(Model):
+    """Puts something into an object that was there, or into a cell, and changes it between the calls."""
+
+    def __init__(self, all_, kind):
+        super().__init__(all_)
+        self.kind, self.__dict__["held"] = kind, Holder()
+        for block in all_:
+            block.__dict__["held"] = self.held
+
+    def forward(self, x):
+        made = self.held.made = self.kind()
+        for k, block in enumerate(self.blocks):
+            x = block(x) + 1
+            made.update({"k": k}) if self.kind is dict else made.add(k) if self.kind is set else made.append(k)
+        return x
+
+
+@pytest.mark.parametrize("kind", [list, dict, set], ids=lambda kind: kind.__name__)
+def test_what_was_made_and_is_found_is_seen_to_change(kind):
+    torch.manual_seed(0)
+    model, x = Making([Held() for _ in range(N)], kind), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x))
+
+
+class Closing(Model):
+    """Calls a function that it makes, which reads a cell, a list and a tensor of its own, and gives them back."""
+
+    def forward(self, x):
+        total, seen, parts = x * 2, [], []
+
+        def through(block, x):
+            return block(x) * k + len(seen) + total, seen, total
+
+        for k, block in enumerate(self.blocks):
+            x, same, now = through(block, x)
+            parts.append((same is seen, now is total, same))
+            total = total + x
+            same.append(k)
+        return x, seen, parts
+
+
+def test_cells():
+    torch.manual_seed(0)
+    model, x = Closing([Block() for _ in range(N)]), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x))
+
+
+class Listing(Block):
+    def forward(self, x):
+        made, y = [1], super().forward(x)
+        return y, made, [made], y
+
+
+class Appending(Model):
+    def forward(self, x):
+        found = []
+        for block in self.blocks:
+            x, made, inner, again = block(x)
+            made.append(2)
+            found.append((made, inner, made is inner[0], x is again))
+        return x, found
+
+
+def test_results_that_are_changed(told):
+    """The list that a call has given is changed behind it: the next one's is not."""
+    torch.manual_seed(0)
+    compare(Appending([Listing() for _ in range(N)]), torch.randn(3, 8), same_facts=False)
+    assert told.count("Listing") >= N - 2
+
+
+class Given(Block):
+    """Gives a tensor that the model has put into an object that was there."""
+
+    def forward(self, x):
+        return super().forward(x), self.held.made
+
+
+class Giving(Making):
+    def forward(self, x):
+        made, found = x * 2, []
+        self.held.made = made
+        for block in self.blocks:
+            x, tensor = block(x)
+            found.append(tensor is made)
+        return x, found
+
+
+def test_results_that_were_there_before(told):
+    torch.manual_seed(0)
+    model, x = Giving([Given() for _ in range(N)], None), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x))
+    assert told.count("Given") >= N - 2
+
+
+def test_arrays(told):
+    """The memory of a NumPy array is read from the array, behind each module."""
+    class Arrays(Block):
+        def __init__(self):
+            super().__init__()
+            self.gain = np.array([1.0, 2.0, 3.0, 4.0] * 2, dtype=np.float32)
+
+        def forward(self, x):
+            return super().forward(x) * torch.from_numpy(self.gain)
+
+    torch.manual_seed(0)
+    model, x = Model([Arrays() for _ in range(N)]), torch.randn(3, 8)
+    compiled = jit.compile(model)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert told.count("Arrays") >= N - 2
+    model.blocks[3].gain[0] = 9.0
+    model.blocks[2].gain = model.blocks[1].gain
+    torch.testing.assert_close(compiled(x), model(x))

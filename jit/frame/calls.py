@@ -94,7 +94,7 @@ class Calls:
             raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
         if len(self.s.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
-        if args and self.s.siblings.takes(code, args[0]):
+        if args and self.s.siblings.takes(fn, args[0]):
             return self.s.siblings.call(fn, args, kwargs, lambda: self.follow(fn, args, kwargs, direct))
         return self.follow(fn, args, kwargs, direct)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
 from typing import TYPE_CHECKING, Any, Callable
 
 from .. import config
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
     from ..graph.ir import Loc
     from ..runtime.facts import Fact
+    from .effects import Effect
     from .session import Session
     from .source import Source
     from .values.functions import FunctionValue
@@ -44,6 +44,7 @@ _KEPT = 4  # calls that are remembered of one function and class
 _NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What is filled in when it is first asked for, of values from outside; a change of their objects is told otherwise.
 _FILLED_IN = frozenset(("_handle", "_entries", "_elements", "loaded"))
+_FIXED = frozenset((Constant, DimValue, FloatValue, TensorValue))  # but for the memory of tensors, which is watched
 
 
 class Differs(Exception):
@@ -109,6 +110,15 @@ def _container(s: Session, v: Value, at: int, names: tuple, elements: list[Value
     return None if None in looks else (type(v), at, names, *looks)
 
 
+def _may_change(value: object) -> bool:
+    """Whether a value was made while capturing, and what is read from it may be another thing later on."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_may_change, value))
+    if not isinstance(value, Value) or value.source is not None or type(value) in _FIXED:
+        return False
+    return type(value) is not TupleValue or value._elements is None or any(map(_may_change, value._elements))
+
+
 def state_of(s: Session) -> list:
     """What following a call depends on, beside its arguments and what it finds outside."""
     r = s.recording
@@ -131,6 +141,8 @@ class Followed:
         self.stretch: stretch.Stretch | None = None
         self.template: Template | None = None
         self.tried = 0
+        self.handles: dict[int, TensorHandle] = {}  # of the tensors of the result, by the identity of their values
+        self.elements: dict[int, list[Value]] = {}  # likewise of its tuples and lists
 
     def over(self, s: Session, result: Value) -> bool:
         """Note what it has done. False where it may not stand for others."""
@@ -138,15 +150,37 @@ class Followed:
         self.heard_to = s.guards.heard.counts()
         self.new = s.heap.kept(self.kept)
         changes, self.changes = self.changes.new(), s.journal.watch()
-        handles: list[TensorHandle] = []
         if not (stretch.is_same(self.state, state_of(s)) and s.recording.region == self.region
                 and changes is not None and all(map(self.is_own, changes))
                 and self.module.compared == self.compared  # with what is another one than its sibling
                 and all(g.state == "done" for g in s.generators[self.generators:])
-                and _tensors_of(result, handles)):
+                and self.notes(result)):
             return False
-        self.stretch = stretch.Stretch(s.tracer, self.mark, handles)
+        self.stretch = stretch.Stretch(s.tracer, self.mark, list(self.handles.values()))
         return self.stretch.copyable
+
+    def is_older(self, value: Value) -> bool:
+        """Whether a value was there before the call."""
+        return value.born < self.born
+
+    def notes(self, value: Value) -> bool:
+        """Keep what a result holds, which the program may change from here on. False where it is more than tensors and
+        plain data."""
+        if value.source is not None or type(value) in (Constant, DimValue):
+            return True
+        if type(value) is TensorValue:
+            if value.obj is not None or value.cls.__name__ != "Tensor" or value.elsewhere or value.grad is not None:
+                return False
+            if value._handle is None:
+                return False
+            self.handles[id(value)] = value._handle
+            return True
+        if type(value) in (TupleValue, ListValue) and value.obj is None and value.cls is value.builtin:
+            if value._elements is None:
+                return False
+            self.elements[id(value)] = list(value._elements)
+            return all(map(self.notes, value._elements))
+        return False
 
     def is_own(self, change: tuple) -> bool:
         """Whether what was changed was made in the call."""
@@ -163,22 +197,6 @@ class Followed:
             is_entry or not isinstance(holder, Value) or holder.source is not None
             and (name not in _FILLED_IN or holder in touched)
             for holder, name, _, is_entry in changes)
-
-
-def _tensors_of(value: Value, handles: list[TensorHandle]) -> bool:
-    """Add the tensors of a result. False where it is more than tensors and plain data."""
-    if value.source is not None or type(value) in (Constant, DimValue):
-        return True
-    if type(value) is TensorValue:
-        if value.obj is not None or value.cls.__name__ != "Tensor" or value.elsewhere or value.grad is not None:
-            return False
-        if value._handle is None:
-            return False
-        handles.append(value._handle)
-        return True
-    if type(value) in (TupleValue, ListValue) and value.obj is None and value.cls is value.builtin:
-        return value._elements is not None and all(_tensors_of(v, handles) for v in value._elements)
-    return False
 
 
 class Template:
@@ -298,20 +316,35 @@ class Siblings:
         self.on = bool(config.siblings)
         self.known: dict[tuple, list[Followed]] = {}
         self.unsettled: list[tuple[Source, object]] = []
+        self.asked: tuple[int, Effect | None] = (0, None)  # the effects of which it is known that they hold nothing
 
     def close(self) -> None:
         self.known.clear()
         self.unsettled.clear()
+        self.asked = (0, None)
 
-    def takes(self, code: types.CodeType, first: Value) -> bool:
-        """Whether a call of a function with that first argument may be told by another one."""
+    def takes(self, fn: FunctionValue, first: Value) -> bool:
+        """Whether a call of a function with that first argument may be told by another one. What a function that was
+        made while capturing reads, its cells, is no argument, and changes unseen."""
         return (self.on and type(first) is ModuleObject and first.obj is not None and first.source is not None
-                and not code.co_flags & _NOT_PLAIN and not self.s.levels)
+                and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN and not self.s.levels)
+
+    def are_found(self) -> bool:
+        """Whether something that was made while capturing, and may change, was put where a call may find it: into an
+        object that was there before. Nothing tells that a call has read it."""
+        log, (count, last) = self.s.effects.log, self.asked
+        if count > len(log) or count and log[count - 1] is not last:
+            count = 0
+        if any(_may_change(arg) for effect in log[count:] for arg in effect.args):
+            return True
+        self.asked = len(log), log[-1] if log else None
+        return any(map(_may_change, self.s.states.now.values()))
 
     def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], follow: Callable[[], Value]) -> Value:
         """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
         s, module = self.s, args[0]
-        if not self.is_untouched(module) or (arguments := given(s, args, kwargs)) is None:
+        if (not self.is_untouched(module) or self.are_found()
+            or (arguments := given(s, args, kwargs)) is None):
             return follow()
         known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
         for followed in list(known):
@@ -337,7 +370,7 @@ class Siblings:
     def told(self, of: Followed, fn: FunctionValue, module: ModuleObject, arguments: Given) -> Value | None:
         """The result of a call as another one tells it; None where it does not."""
         s = self.s
-        if fn is not of.fn and (fn.obj is None or fn.obj is not of.fn.obj) or of.tried >= _KEPT:
+        if fn.obj is not of.fn.obj or of.tried >= _KEPT:
             return None
         mark = s.journal.checkpoint()
         try:
@@ -427,8 +460,16 @@ class Telling:
         source = old.origin
         if source is None or not self.template.is_under(source):
             return old  # it is the same one for both
-        value = self.s.wrap(self.object_at(source), self.moved(source))
+        value = self.found_at(source)
         return value.handle(self.s) if type(value) is TensorValue else None
+
+    def found_at(self, source: Source) -> Value:
+        """The value of what is there behind this module."""
+        for step in source.chain():
+            # What is read anew at each call is read from an object that is known as a value.
+            if not step.stays and step.base is not None and self.template.is_under(step.base):
+                self.s.wrap(self.object_at(step.base), self.moved(step.base))
+        return self.s.wrap(self.object_at(source), self.moved(source))
 
     def object_at(self, source: Source) -> object:
         at = self.template.numbers.get(source)
@@ -459,11 +500,14 @@ class Telling:
         if value.source is not None:
             if not self.template.is_under(value.source):
                 return value
-            return self.s.wrap(self.object_at(value.source), self.moved(value.source))
-        if type(value) is TensorValue:
-            assert value._handle is not None
-            return self.s.recording.tensor_of(copy.handle(value._handle))
-        if type(value) in (TupleValue, ListValue):
-            made = type(value)([self.result(v, copy) for v in value._elements or ()])
-            return self.values.setdefault(id(value), made)
-        return value
+            return self.found_at(value.source)
+        if self.of.is_older(value):
+            return value  # it is the same one for both
+        handle, elements = self.of.handles.get(id(value)), self.of.elements.get(id(value))
+        if handle is not None:
+            made: Value = self.s.recording.tensor_of(copy.handle(handle))
+        elif elements is not None:
+            made = type(value)([self.result(v, copy) for v in elements])  # type: ignore[call-arg]
+        else:
+            return value
+        return self.values.setdefault(id(value), made)
