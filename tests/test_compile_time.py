@@ -9,6 +9,9 @@ from pathlib import Path
 import jit
 import pytest
 import torch
+import torch.nn.functional as F
+from jit import compiling, second
+from jit.frame.guards import Guards
 from jit.graph.memory import Stretches
 
 FOLDER = str(Path(jit.__file__).parent)
@@ -149,6 +152,43 @@ def test_twice_as_large_a_program_takes_twice_the_work(program):
     few, some, many = counts
     # Compared is what more operations add, without what all programs have in common.
     assert many - some <= 2.3 * (some - few), (counts, (many - some) / (some - few))
+
+
+class Layer(torch.nn.Module):
+    """One of a transformer, with what the library has functions for."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.into, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.into(self.first(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+        return x + self.down(F.gelu(self.up(self.second(x)), approximate="tanh"))
+
+
+@pytest.mark.parametrize("trained, most", [(False, 57_000), (True, 215_000)], ids=["forward", "training"])
+def test_what_one_more_layer_takes_behind_capture(trained, most, monkeypatch):
+    """Graphs, plans and kernels, and the guard program: each layer is like those before it."""
+    counts = []
+
+    def counted(fn):
+        def run(*args, **kwargs):
+            made = []
+            counts[-1] += lines_of(lambda: made.append(fn(*args, **kwargs)))
+            return made[0]
+        return run
+
+    for place, name in ((compiling, "compile_plain"), (second, "compile_differentiable"), (Guards, "program")):
+        monkeypatch.setattr(place, name, counted(getattr(place, name)))
+    with jit.config.patch(verify_graphs=False), torch.set_grad_enabled(trained):
+        for n in (4, 4, 8):  # the first makes the kernels
+            counts.append(0)
+            model = torch.nn.Sequential(*[Layer() for _ in range(n)])
+            jit.compile(model)(torch.randn(2, 8, 16))
+    assert 4 * 5000 < counts[2] - counts[1] <= 4 * most, [c // 4 for c in counts]
 
 
 def test_inputs_near_another_one_are_those_that_may_share_its_memory():

@@ -37,10 +37,11 @@ class _Value(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A root: its node, the operand that it computes if that is not all, and what ``groups.Root`` says of it."""
+    """A root: its node, the number of the place at which it begins in it, -1 for all of it, and what ``groups.Root``
+    says of it. A part of a concatenation has a node of its own, of its operand alone."""
 
     node: int
-    part: int | None
+    offset: int
     place: tuple[int, ...]
     after: bool
     reads: tuple[tuple[int, frozenset], ...]
@@ -121,7 +122,9 @@ class Alike:
                 places[n] = Place(memory, type_.strides if strides < 0 else self.parts[strides], 0, type_.dtype)
         roots = []
         for k, m in enumerate(structure.members):
-            root = Root(nodes[m.node], k, m.part)
+            root = Root(nodes[m.node], k, None if m.offset < 0 else 0)
+            if m.offset >= 0:
+                (root.offset,) = self.parts[m.offset]
             root.place, root.after, root.reads = m.place, m.after, {nodes[i]: set(aligns) for i, aligns in m.reads}
             roots.append(root)
         group = self._group(structure.device, structure.walk, roots)
@@ -149,12 +152,7 @@ class _Description:
         self._memory: dict[Storage, int] = {}
         self._values: list[_Value] = []
         self._numbers: dict[Node, int] = {}
-        self._bare: dict[Node, int] = {}
         self._members = {m.node for m in group.members if m.part is None}
-        self._parts: dict[Node, set[int]] = {}  # a concatenation -> its operands that are computed
-        for m in group.members:
-            if m.part is not None:
-                self._parts.setdefault(m.node, set()).add(m.part)
         members = tuple([self._member(m, bool(group.split)) for m in group.members])
         self.structure = _Structure(
             group.device, tuple(self._values), members, self._walk(group, tuple(range(len(members)))),
@@ -165,34 +163,26 @@ class _Description:
         return _Walk(members, self.alike.sizes(group.dims), group.reduced, group.split)
 
     def _member(self, m: Root, split: bool) -> _Member:
-        node = self.value(m.node)
+        if m.part is None:
+            node, offset = self.value(m.node), -1
+        else:
+            node = self._add(m.node, self.alike.kind(m.node), [self.value(m.source)])
+            offset = self.alike.sizes((m.offset,))
         # Into how many pieces rows are cut depends on how they are read.
         reads = tuple([(self.value(n), frozenset(aligns)) for n, aligns in m.reads.items()]) if split else ()
-        return _Member(node, m.part, m.place, m.after, reads)
+        return _Member(node, offset, m.place, m.after, reads)
 
     def value(self, n: Node) -> int:
         """The number of a node, with all that it is computed from here."""
         found = self._numbers.get(n)
         if found is not None:
             return found
-        storage = self.alike.storages.get(n)
-        if n in self._parts:
-            inputs = [self.value(i) if k in self._parts[n] else self.bare(i) for k, i in enumerate(n.inputs)]
-        elif storage is None or n in self._members or n.op in VIEWS or n.op in fusion.SOURCES:
-            inputs = [self.value(i) for i in n.inputs]
-        else:
-            found = self._numbers[n] = self.bare(n)  # it is read from memory
-            return found
-        found = self._numbers[n] = self._add(n, self.alike.kind(n), inputs)
-        return found
-
-    def bare(self, n: Node) -> int:
-        """The number of a node of which nothing matters but its op and type, and the numbers that it is made with,
-        which tell how large it may be."""
-        found = self._bare.get(n)
-        if found is None:
+        if n not in self.alike.storages or n in self._members or n.op in VIEWS or n.op in fusion.SOURCES:
+            kind, inputs = self.alike.kind(n), [self.value(i) for i in n.inputs]
+        else:  # read from memory, where nothing matters but its type, and the numbers that say how large it may be
             kind = self.alike.number((n.op, n.type), (n.op, {}, n.type))
-            found = self._bare[n] = self._add(n, kind, [self.value(i) for i in n.inputs if i.op in fusion.SOURCES])
+            inputs = [self.value(i) for i in n.inputs if i.op in fusion.SOURCES]
+        found = self._numbers[n] = self._add(n, kind, inputs)
         return found
 
     def _add(self, n: Node, kind: int, inputs: Iterable[int]) -> int:

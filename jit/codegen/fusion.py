@@ -473,11 +473,13 @@ class _Fuser:
         a.anc = (a.anc | b.anc) & ~a.mask
         everything = a.anc | a.mask
         del self.groups[id(b)]
-        a.readers += b.readers
+        behind = {id(r.group): r for r in (*a.readers, *b.readers)}  # one of each group
+        behind.pop(id(a), None)
+        a.readers = list(behind.values())
         waiting = a.readers[:]
         while waiting:  # what comes behind a group has all that this one has
             d = waiting.pop().group
-            if d is not a and everything & ~d.anc:
+            if everything & ~d.anc:
                 d.anc |= everything
                 waiting += d.readers
         for m in changed:
