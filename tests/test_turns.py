@@ -1,12 +1,17 @@
 """Threads of ours beside the program's: they take rests, and garbage is collected in pieces meanwhile."""
 
 import gc
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from jit import turns
+from jit.codegen import toolchain
 from jit.frame import writer
 
 
@@ -122,3 +127,14 @@ def test_what_is_written_to_disk_is_written_beside_the_program(monkeypatch):
     monkeypatch.setattr(writer, "QUIET_S", 1000.0)  # the end of the process does not wait, nor rest
     made.add(job, owner)
     assert made.finish() and seen[1:] == [(owner, False)]
+
+
+@pytest.mark.skipif(not shutil.which("nice"), reason="no command nice")
+def test_the_compiler_comes_behind_the_program(monkeypatch):
+    def priority():
+        command = [*toolchain._behind(), sys.executable, "-c", "import os; print(os.nice(0))"]
+        return int(subprocess.run(command, capture_output=True, check=True).stdout)
+
+    assert priority() == os.nice(0)
+    monkeypatch.setattr(turns, "here", lambda: True)
+    assert priority() == min(os.nice(0) + 10, 19)
