@@ -98,9 +98,12 @@ _work = _Work()
 
 
 def point() -> None:
-    """Called by rules of the compiler wherever they come by often: the thread in the background lets others run."""
+    """Called by rules of the compiler wherever they come by often: the thread in the background lets others run, and so
+    does the one that writes to disk."""
     if _work.thread and _work.thread == threading.get_ident():
         _turn()
+    elif _beside.thread and _beside.thread == threading.get_ident():
+        _beside.turn()
 
 
 def here() -> bool:
@@ -171,6 +174,41 @@ def hurried() -> Iterator[None]:
     finally:
         with _lock:
             _work.waiting -= 1
+
+
+class _Beside:
+    """What the thread that writes to disk does: it takes rests too, and nothing depends on when it ends."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.until = 0.0
+        self.program = _Work()
+        self.hurried = False
+
+    def turn(self) -> None:
+        if self.hurried or time.perf_counter() < self.until:
+            return
+        time.sleep(LONG_REST_S if self.program.program_computes() else REST_S)
+        self.until = time.perf_counter() + SLICE_S
+
+
+_beside = _Beside()
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """Inside, this thread does something for later: others run first. One thread at a time."""
+    _beside.thread = threading.get_ident()
+    _beside.until = time.perf_counter() + SLICE_S
+    try:
+        yield
+    finally:
+        _beside.thread = 0
+
+
+def hurry(wanted: bool) -> None:
+    """Whether what is done ``beside`` the program takes no rests, since somebody waits for its end."""
+    _beside.hurried = wanted
 
 
 _lock = threading.Lock()
@@ -247,9 +285,9 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     """There is no such thread in a child."""
-    global _work, _lock
+    global _work, _lock, _beside
     _work.leave_thresholds()
-    _work, _lock = _Work(), threading.Lock()
+    _work, _lock, _beside = _Work(), threading.Lock(), _Beside()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

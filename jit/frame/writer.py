@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import Any, Callable
 
-from .. import logs
+from .. import logs, turns
 
 QUIET_S = 0.3  # without anything new, until it begins
 at_once = False  # each entry is written when it is made: for what has to be there at the end, whatever comes between
@@ -54,7 +54,8 @@ class Writer:
             if left > 0:
                 time.sleep(left)
                 continue
-            self.one()
+            with turns.beside():
+                self.one()
 
     def one(self) -> bool:
         """Do the next job; False where there is none."""
@@ -74,12 +75,16 @@ class Writer:
     def finish(self, seconds: float = _LAST_S) -> bool:
         """Do all that is left; False where that takes longer."""
         end = time.monotonic() + seconds
-        while self.jobs and time.monotonic() < end:
-            self.one()
-        if not self.working.acquire(timeout=max(0.0, end - time.monotonic())):
-            return False
-        self.working.release()
-        return not self.jobs
+        turns.hurry(True)
+        try:
+            while self.jobs and time.monotonic() < end:
+                self.one()
+            if not self.working.acquire(timeout=max(0.0, end - time.monotonic())):
+                return False
+            self.working.release()
+            return not self.jobs
+        finally:
+            turns.hurry(False)
 
 
 _writer = Writer()
