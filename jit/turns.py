@@ -186,8 +186,10 @@ class _Beside:
         self.hurried = False
 
     def turn(self) -> None:
-        if self.hurried or time.perf_counter() < self.until:
+        now = time.perf_counter()
+        if self.hurried or now < self.until:
             return
+        self.program.collect(now)
         time.sleep(LONG_REST_S if self.program.program_computes() else REST_S)
         self.until = time.perf_counter() + SLICE_S
 
@@ -198,12 +200,13 @@ _beside = _Beside()
 @contextlib.contextmanager
 def beside() -> Iterator[None]:
     """Inside, this thread does something for later: others run first. One thread at a time."""
-    _beside.thread = threading.get_ident()
-    _beside.until = time.perf_counter() + SLICE_S
-    try:
-        yield
-    finally:
-        _beside.thread = 0
+    with _beside.program.few_collections():
+        _beside.thread = threading.get_ident()
+        _beside.until = time.perf_counter() + SLICE_S
+        try:
+            yield
+        finally:
+            _beside.thread = 0
 
 
 def hurry(wanted: bool) -> None:
@@ -287,6 +290,7 @@ def _after_in_child() -> None:
     """There is no such thread in a child."""
     global _work, _lock, _beside
     _work.leave_thresholds()
+    _beside.program.leave_thresholds()
     _work, _lock, _beside = _Work(), threading.Lock(), _Beside()
 
 

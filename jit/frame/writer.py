@@ -54,8 +54,7 @@ class Writer:
             if left > 0:
                 time.sleep(left)
                 continue
-            with turns.beside():
-                self.one()
+            self.one()
 
     def one(self) -> bool:
         """Do the next job; False where there is none."""
@@ -67,7 +66,8 @@ class Writer:
             alive = owner()
             if alive is not None:
                 try:
-                    job(alive)
+                    with turns.beside():
+                        job(alive)
                 except Exception as error:  # the program has nothing to do with it
                     log(f"not kept: {type(error).__name__}: {error}")
         return True

@@ -371,6 +371,7 @@ class Naming:
         self.made: dict[tuple, tuple[Name, tuple[Name, ...]]] = {}  # what is made of which names -> its own, and those
         self.looked_in: dict[str, dict[int, tuple[object, Name]]] = {}  # a home -> what it has
         self.classes: dict[int, type] = {}  # those that are known by what they say of themselves
+        self.more: dict[type, Callable | None] = {}  # class -> what its objects lead to besides (``_WITH_MORE``)
         self.starts: dict[int, Name] = {}
         for what, obj in given.items():
             self.starts.setdefault(id(obj), Given(what))
@@ -398,7 +399,9 @@ class Naming:
                 self.know(way(obj), calling(way, _told(name)))
             except (LookupError, StopIteration):
                 pass
-        know_more = by_class(_WITH_MORE, obj)
+        if cls not in self.more:
+            self.more[cls] = by_class(_WITH_MORE, obj)
+        know_more = self.more[cls]
         if know_more is not None:
             know_more(self, obj, _told(name))
 
@@ -507,7 +510,7 @@ class Naming:
 
     def found(self, obj: object) -> Name:
         """The name of an object that is no constant."""
-        for at in _ways:
+        for at in _ways if not _by_fields(type(obj)) else _ways[:1]:
             name = at(self, obj)
             if name is not None:
                 return name
@@ -525,6 +528,8 @@ class Naming:
     def data(self, obj: object) -> Name:
         """The name of what may be made again, with lists, dicts and records of ours in it."""
         cls = type(obj)
+        if cls in _SHARED:
+            return self.name(obj)
         if cls in _IN_ORDER:
             return self.items(obj, self.data)
         if cls is dict:
@@ -557,6 +562,8 @@ class Naming:
 
     def of_rule(self, obj: object) -> Name | None:
         """What the rule for its class says."""
+        if _by_fields(type(obj)):
+            return self.fields(obj)
         found = rules.get(_full_name(type(obj)))
         if found is not None:
             return found(self, obj)
@@ -621,6 +628,16 @@ def _told(name: Name | tuple[Learned, int]) -> Name:
 
 
 @functools.lru_cache(1024)
+def _by_fields(cls: Any) -> bool:
+    """Whether objects of a class are named by what they are made of, and by nothing else: those of our frozen
+    dataclasses that have no rule."""
+    parameters = vars(cls).get("__dataclass_params__")
+    return (cls.__module__.partition(".")[0] == "jit" and parameters is not None and parameters.frozen
+            and _full_name(cls) not in rules and cls.__reduce__ is object.__reduce__ and "__qualname__" not in
+            {field.name for field in dataclasses.fields(cls)})
+
+
+@functools.lru_cache(1024)
 def _fields(cls: Any) -> tuple[tuple[str, ...], bool]:
     """What a dataclass of ours is made of, and whether one of equal ones may stand for the others."""
     fields = dataclasses.fields(cls)
@@ -646,7 +663,7 @@ def _namespaces(module: Any) -> Iterator[tuple[str, Mapping[str, object]]]:
     yield "", vars(module)
     if module.__name__ not in _HOMES:
         for key, value in list(vars(module).items()):
-            if isinstance(value, type) and value.__module__ == module.__name__:
+            if issubclass(type(value), type) and value.__module__ == module.__name__:  # some warn of their __class__
                 yield f"{key}.", vars(value)
 
 

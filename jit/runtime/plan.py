@@ -220,13 +220,14 @@ class Loaded:
     def record(self) -> Any:
         return self._packed() if self._record is None and self._packed is not None else self._record
 
-    def pack(self) -> None:
+    def packed(self) -> Packed:
         if self._packed is None:
             self._packed = Packed(self._record)
-        self._record = None
+        return self._packed
 
-    def name(self, naming: Naming) -> Name:
-        return naming.data(self._record if self._packed is None else self._packed)
+    def pack(self) -> None:
+        self.packed()
+        self._record = None
 
 
 by_value(Plan, GradSpec, *RECORDS)
@@ -258,11 +259,15 @@ def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..
     return native().bind(plan, dict(zip(inputs, tensors)), True)
 
 
+def _name_of_loaded(naming: Naming, data: Any) -> Name:
+    return naming.data(data if type(data) is not Loaded else data.packed())
+
+
 @rule("jit.runtime.native.Plan")
 def _name_of_plan(naming: Naming, plan: Any) -> Name:
-    data = plan.data.name(naming)
+    data = _name_of_loaded(naming, plan.data)
     name = (calling(load_plan, data) if plan.derivative is None else
-            calling(load_differentiable, data, *[part.name(naming) for part in plan.derivative]))
+            calling(load_differentiable, data, *[_name_of_loaded(naming, part) for part in plan.derivative]))
     bound = plan.bound
     return calling(load_bound, name, Value(tuple(bound)), *map(naming.name, bound.values())) if bound else name
 

@@ -11,6 +11,7 @@ a grid or ints it takes numbers of registers. Sizes, strides and offsets count e
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
@@ -38,8 +39,12 @@ class _Recorded:
 
     def record(self) -> tuple:
         """What the native executor is given: the kind, then the fields in order."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return (self.kind, *[_record(getattr(self, f.name)) for f in fields])
+        return (self.kind, *[_record(getattr(self, name)) for name in _field_names(type(self))])
+
+
+@functools.lru_cache(1024)
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
 
 def _record(value: Any) -> Any:
