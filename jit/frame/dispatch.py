@@ -247,6 +247,7 @@ class Missed:
         # What is kept on disk, by its name there: looked at; and in use, or of none.
         self.candidates: dict[str, stored.Candidate] = {}
         self.loaded: set[str] = set()
+        self.to_recall: list[bytes] = []  # what other processes have seen, until something is captured (histories.py)
         self.limits = Limits()
         self.given_up = False
         self.failures = 0
@@ -371,6 +372,7 @@ class Missed:
                 return self.give_up(fn, entries, competing)
         capturing = native().set_capturing(True)
         _counts["captures"] += 1
+        stored.recall(self, dispatcher, fn, values)
         self.dynamic.captures, self.dynamic.limit = len(competing), limit
         code = user_code(fn)
         place = code.co_filename, code.co_qualname

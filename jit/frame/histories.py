@@ -4,10 +4,13 @@ symbol of what has changed in this one. None of it is relied on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.names import Binding, Name, Naming, bind
+from .. import turns
+from ..runtime.names import Binding, Name, Naming, Unbound, bind
 
 if TYPE_CHECKING:
     from .dispatch import Missed
@@ -22,10 +25,7 @@ _SETS = ("negative", "long", "mixed")
 class History:
     """Attributes:
         captures: how many there were.
-        tables: (attribute, key, value) of each row of the tables of ``Dynamic``.
-        sets: (attribute, element) of each element of its sets.
-        replaced: sources where there were several objects.
-        numbers: what ``Tried.numbers`` holds.
+        rows: what is kept about sources, packed: see ``_rows``. Only a capture asks for it.
         vary: whether sizes were others at a later capture; ``sizes_vary`` and ``lengths``: see ``Settings``.
         told: what branches on data were found to do: (place, what).
         turned: those where that has changed.
@@ -33,10 +33,7 @@ class History:
     """
 
     captures: int
-    tables: tuple[tuple[str, Name, Name], ...]
-    sets: tuple[tuple[str, Name], ...]
-    replaced: tuple[Name, ...]
-    numbers: tuple[Name, ...]
+    rows: bytes
     vary: bool
     sizes_vary: bool
     lengths: tuple
@@ -46,12 +43,21 @@ class History:
 
 
 def history_of(missed: Missed, naming: Naming) -> History:
-    """The history of a function. What has no name is left out."""
-    dynamic = missed.dynamic
+    """The history of a function."""
+    dynamic, settings = missed.dynamic, missed.settings
+    rows = zlib.compress(pickle.dumps(_rows(dynamic, naming), pickle.HIGHEST_PROTOCOL), 1)
+    return History(len(missed.captures), rows, dynamic.tried.vary, settings.sizes_vary, tuple(settings.lengths),
+                   tuple(dynamic.told.found.items()), tuple(dynamic.told.turned), missed.assuming)
+
+
+def _rows(dynamic: Dynamic, naming: Naming) -> tuple:
+    """(attribute, key, value) of each row of the tables of ``Dynamic``; (attribute, element) of each element of its
+    sets; sources where there were several objects; what ``Tried.numbers`` holds. What has no name is left out."""
 
     def named(*parts: object) -> Iterator[tuple[Name, ...]]:
+        turns.point()
         found = tuple(map(naming.data, parts))
-        if not any(name.why_not() for name in found):
+        if not any(map(naming.why_not, found)):
             yield found
 
     tables = [(table, *names) for table in _TABLES
@@ -59,10 +65,7 @@ def history_of(missed: Missed, naming: Naming) -> History:
     sets = [(table, *names) for table in _SETS for key in list(getattr(dynamic, table)) for names in named(key)]
     replaced = [names[0] for key, seen in list(dynamic.objects.items()) if seen is None for names in named(key)]
     numbers = [names[0] for key in list(dynamic.tried.numbers) for names in named(key)]
-    settings = missed.settings
-    return History(len(missed.captures), tuple(tables), tuple(sets), tuple(replaced), tuple(numbers),
-                   dynamic.tried.vary, settings.sizes_vary, tuple(settings.lengths),
-                   tuple(dynamic.told.found.items()), tuple(dynamic.told.turned), missed.assuming)
+    return tuple(tables), tuple(sets), tuple(replaced), tuple(numbers)
 
 
 def _plain(value: Any) -> object:
@@ -70,16 +73,11 @@ def _plain(value: Any) -> object:
     return frozenset(value) if isinstance(value, set) else value
 
 
-def adopt(history: History, missed: Missed, given: Binding) -> None:
-    """Know what the history tells, where nothing else is known yet. Raises Unbound."""
+def adopt(history: History, missed: Missed) -> None:
+    """Know what the history tells, where nothing else is known yet; of sources, from the next capture on
+    (``recall``)."""
     dynamic: Dynamic = missed.dynamic
-    for table, key, value in history.tables:
-        found = bind(value, given)
-        getattr(dynamic, table).setdefault(bind(key, given), set(found) if isinstance(found, frozenset) else found)
-    for table, key in history.sets:
-        getattr(dynamic, table).add(bind(key, given))
-    dynamic.objects.update((bind(key, given), None) for key in history.replaced)
-    dynamic.tried.numbers.update(bind(key, given) for key in history.numbers)
+    missed.to_recall.append(history.rows)
     dynamic.tried.vary |= history.vary
     settings = missed.settings
     settings.sizes_vary |= history.sizes_vary
@@ -88,3 +86,26 @@ def adopt(history: History, missed: Missed, given: Binding) -> None:
         dynamic.told.found.setdefault(place, what)
     dynamic.told.turned.update(history.turned)
     missed.assuming &= history.assuming
+
+
+def recall(missed: Missed, given: Mapping[str, object]) -> None:
+    """Know what the histories that were adopted tell of sources. What no name leads to any more is left out."""
+    dynamic: Dynamic = missed.dynamic
+    left, missed.to_recall = missed.to_recall, []
+    for packed in left:
+        binding = Binding(given)
+
+        def found(names: Iterable[tuple], binding: Binding = binding) -> Iterator[tuple]:
+            for attribute, *parts in names:
+                try:
+                    yield attribute, *[bind(part, binding) for part in parts]
+                except Unbound:
+                    pass
+
+        tables, sets, replaced, numbers = pickle.loads(zlib.decompress(packed))
+        for table, key, value in found(tables):
+            getattr(dynamic, table).setdefault(key, set(value) if isinstance(value, frozenset) else value)
+        for table, key in found(sets):
+            getattr(dynamic, table).add(key)
+        dynamic.objects.update((key, None) for _, key in found((None, name) for name in replaced))
+        dynamic.tried.numbers.update(key for _, key in found((None, name) for name in numbers))

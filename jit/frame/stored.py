@@ -19,6 +19,7 @@ import dataclasses
 import hashlib
 import pickle
 import types
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +30,8 @@ from ..runtime import cache, libraries, native, records, sources
 from ..runtime import guards as native_guards
 from ..runtime.guards import TensorSpec
 from ..runtime.held import naming_of
-from ..runtime.names import Binding, Importable, Made, Name, Unbound, Value, bind, digest
-from . import breaks, writer
+from ..runtime.names import Binding, Importable, Made, Name, Unbound, Unnameable, Value, bind, digest
+from . import breaks, histories, writer
 from .histories import History, adopt, history_of
 from .resume import Resume, Resumed
 from .watching import Watching
@@ -118,7 +119,7 @@ class Candidate:
 
     def read(self) -> Kept:
         if self.kept is None:
-            self.kept = pickle.loads(self.rest)
+            self.kept = pickle.loads(zlib.decompress(self.rest))
             self.rest = b""
         return self.kept
 
@@ -257,7 +258,7 @@ def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.Function
     region = None if record.region is None else bind(record.region, given)
     circumstances = record.circumstances.bind(given)
     if kept.history.captures >= len(missed.captures):
-        adopt(kept.history, missed, given)
+        adopt(kept.history, missed)
     for reason in kept.summary.breaks:
         breaks.log(reason)
     name = name_of(dispatcher)
@@ -268,8 +269,17 @@ def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.Function
     for obj in list(given.found.values()):
         if isinstance(obj, Watching):
             obj.watch(missed, dispatcher, entry)
-    log(f"{name}: read from disk ({found.header.graphs} graphs, {len(record.guards.checks)} guards)")
+    log(f"{name}: read from disk ({found.header.graphs} graphs, {len(record.guards.checks) // 8} guards)")
     return entry
+
+
+def recall(missed: Missed, dispatcher: Any, fn: types.FunctionType, values: tuple[object, ...]) -> None:
+    """Before a capture: know what those of other processes have seen."""
+    if missed.to_recall:
+        try:
+            histories.recall(missed, _given(missed, dispatcher, fn, values))
+        except Exception as error:  # nothing of it is relied on
+            log(f"{fn.__qualname__}: what was seen earlier cannot be used: {type(error).__name__}: {error}")
 
 
 def _given(missed: Missed, dispatcher: Any, fn: types.FunctionType, values: tuple[object, ...]) -> dict[str, object]:
@@ -337,13 +347,18 @@ def written(missed: Missed, entry: Any) -> tuple[str, bytes]:
     if key is None:
         raise NotKept("its backend or its passes are not ours, or it has failed")
     try:
-        record = records.record_of(entry)
-        modules = sources.of_modules(record.modules())
-        header = Header(name_of(entry.owner), modules,
-                        {device: _facts(device) for device in sorted(_devices(record))}, _first(record.guards),
-                        int(summary.graph is not None), tuple(sorted(_kernels(record))))
-        kept = Kept(record, history_of(missed, naming_of(entry)), summary, told)
-        start, rest = pickle.dumps(header, pickle.HIGHEST_PROTOCOL), pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+        naming = naming_of(entry)
+        record = records.record_of(entry, naming)
+        names = list(record.all_names())
+        for name in names:
+            if type(name) is Unnameable:
+                raise records.Unnamed(name.reason)
+        header = Header(name_of(entry.owner), sources.of_modules(records.modules(names)),
+                        {device: _facts(device) for device in sorted(_devices(names))}, _first(record.guards),
+                        int(summary.graph is not None), tuple(sorted(_kernels(names))))
+        kept = Kept(record, history_of(missed, naming), summary, told)
+        start = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
+        rest = zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1)
     except (records.Unnamed, sources.Unknown) as error:
         raise NotKept(str(error)) from None
     except Exception as error:  # an entry that is not kept is compiled again
@@ -371,40 +386,36 @@ def _facts(device: str) -> str:
         return f"none ({error})"
 
 
-def _devices(record: records.Record) -> set[str]:
+def _devices(names: list[Name]) -> set[str]:
     """The devices that a record speaks of, the host among them."""
-    values = (name.value for name in record.all_names() if type(name) is Value)
+    values = (name.value for name in names if type(name) is Value)
     return {"cpu", *(str(value) for value in values
                      if type(value) is torch.device and devices.backend(value).memory)}
 
 
-def _kernels(record: records.Record) -> set[str]:
+def _kernels(names: list[Name]) -> set[str]:
     """The keys of the libraries of a record's kernels."""
-    return {name.arguments[0].value for name in record.all_names()  # type: ignore[attr-defined]
+    return {name.arguments[0].value for name in names  # type: ignore[attr-defined]
             if type(name) is Made and name.function == _KERNEL}
 
 
 def _first(program: records.Program) -> records.Program:
     """The guards on arguments that name nothing but classes and constants."""
-    kept: dict[int, int] = {}
     accessors, checks = [], []
-
-    def keep_accessor(k: int) -> int | None:
-        if k not in kept:
-            parent, kind, payload, text, _ = program.accessors[k]
-            above = -1 if parent < 0 else keep_accessor(parent)
-            if above is None or kind not in _ARGUMENTS or parent < 0 and kind != "local" or not _plain(payload):
-                return None
-            accessors.append((above, kind, payload, text, None))
-            kept[k] = len(accessors) - 1
-        return kept[k]
-
-    for at, kind, payload, cls, words, _ in program.checks:
-        if kind in _FIRST and at >= 0 and _plain(payload):
-            place = keep_accessor(at)
-            if place is not None:
-                checks.append((place, kind, payload, cls, words, None))
-    return records.Program(tuple(accessors), tuple(checks))
+    places: list[int | None] = []  # of each accessor among those that are kept
+    steps = [kind in _ARGUMENTS and _plain(payload) for kind, payload, *_ in program.steps]
+    for parent, step in records.pairs(program.accessors):
+        above = -1 if parent < 0 else places[parent]
+        kept = above is not None and steps[step] and (parent >= 0) == (program.steps[step][0] != "local")
+        places.append(len(accessors) // 2 if kept else None)
+        if kept:
+            accessors += [above, step]
+    facts = [kind in _FIRST and _plain(payload) for kind, payload, *_ in program.facts]
+    for at, fact in records.pairs(program.checks):
+        place = places[at] if at >= 0 else None
+        if facts[fact] and place is not None:
+            checks += [place, fact]
+    return records.part(program, accessors, checks)
 
 
 def _plain(name: Name) -> bool:

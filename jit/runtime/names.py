@@ -340,6 +340,7 @@ def made_later(result: Callable, maker: Callable, *arguments: object) -> Callabl
 
 _EXACT = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
           torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_SHARED = (str, int, bool, type(None), torch.dtype, torch.device)  # of which equal ones of one type are the same constant
 _IN_ORDER: dict[type, Callable] = {tuple: tuple_of, list: list_of, frozenset: frozenset_of}
 _DESCRIPTORS = (classmethod, staticmethod, property, functools.cached_property)
 # Where to look for what does not say where it is, such as the type of functions.
@@ -360,10 +361,21 @@ class Naming:
 
     def __init__(self, given: Mapping[str, object] = types.MappingProxyType({}), programs: Iterable[Any] = ()) -> None:
         self.given = given
-        self.known: dict[int, tuple[object, Name]] = {}  # what paths lead to
+        # What paths lead to. A path that a guard program knows is made a name when somebody asks (``way``).
+        self.known: dict[int, tuple[object, Name | tuple[Learned, int]]] = {}
         self.codes: dict[int, tuple[object, Name]] = {}  # of named functions, with the code objects inside them
         self.named_before: dict[int, tuple[object, Name]] | None = None
         self.places: dict[int, Name] = {}  # address of an object that is known by its place alone -> a path to it
+        self.reasons: dict[int, tuple[Name, str]] = {}
+        self.constants: dict[tuple[type, object], Value] = {}
+        self.made: dict[tuple, tuple[Name, tuple[Name, ...]]] = {}  # what is made of which names -> its own, and those
+        self.looked_in: dict[str, dict[int, tuple[object, Name]]] = {}  # a home -> what it has
+        self.classes: dict[int, type] = {}  # those that are known by what they say of themselves
+        self.more: dict[type, Callable | None] = {}  # class -> what its objects lead to besides (``_WITH_MORE``)
+        self.starts: dict[int, Name] = {}
+        for what, obj in given.items():
+            self.starts.setdefault(id(obj), Given(what))
+        self.of_native = {id(value): key for key, value in reversed(vars(native()).items())}
         for what, obj in given.items():
             self.know(obj, Given(what))
         for _ in range(2):  # the root of one path may be what another leads to
@@ -371,22 +383,35 @@ class Naming:
                 self.learn(program)
         self.named_before = {}  # from here on one object has one name
 
-    def know(self, obj: Any, name: Name) -> None:
+    def know(self, obj: Any, name: Name | tuple[Learned, int]) -> None:
         """A path leads to an object."""
-        if type(obj) in _EXACT or id(obj) in self.known:
+        cls = type(obj)
+        if cls in _EXACT or id(obj) in self.known:
             return
         self.known[id(obj)] = obj, name
-        cls = type(obj)
-        if id(cls) not in self.known and _imported(self, cls) is None:
-            self.know(cls, then(name, ("type", Value(None))))
+        if id(cls) not in self.classes and id(cls) not in self.known:
+            if _imported(self, cls) is None:
+                self.know(cls, then(_told(name), ("type", Value(None))))
+            else:
+                self.classes[id(cls)] = cls
         for way in leads.get(cls, ()):
             try:
-                self.know(way(obj), calling(way, name))
+                self.know(way(obj), calling(way, _told(name)))
             except (LookupError, StopIteration):
                 pass
-        know_more = by_class(_WITH_MORE, obj)
+        if cls not in self.more:
+            self.more[cls] = by_class(_WITH_MORE, obj)
+        know_more = self.more[cls]
         if know_more is not None:
-            know_more(self, obj, name)
+            know_more(self, obj, _told(name))
+
+    def way(self, obj: object) -> Name | None:
+        """A path that leads to an object."""
+        return self.located_on_path(id(obj))
+
+    def located_on_path(self, address: int) -> Name | None:
+        found = self.known.get(address)
+        return None if found is None else _told(found[1])
 
     def know_function(self, function: types.FunctionType, name: Name) -> None:
         name = self.name(function)
@@ -407,35 +432,37 @@ class Naming:
 
     def learn(self, program: Any) -> None:
         """What the accessors of a guard program lead to."""
-        names: list[Name | None] = []
+        learned = Learned()
         from_arguments: list[Name | None] = []
         for k, (parent, kind, *rest) in enumerate(program.accessors):
             turns.point()
-            names.append(None)
-            from_arguments.append(None)
+            step: tuple[int, str, Name] | Name | None = None
+            from_argument: Name | None = None
             kind = kind.removeprefix("fresh_")
             payload: Any = rest[0] if rest else None
             if parent < 0:
                 if kind == "local":
-                    from_arguments[k] = Given(f"argument {payload}")
+                    from_argument = Given(f"argument {payload}")
                 else:
                     obj = payload() if kind == "weak" else payload
-                    root = names[k] = self.named(obj)
-                    if root is not None:
-                        self.know(obj, root)
-                continue
-            before, key = names[parent], self.named(payload)
-            local = from_arguments[parent]
-            if local is not None and key is not None:
-                from_arguments[k] = then(local, (kind, key))
-            if before is None or key is None or kind in _MADE_ANEW:
-                continue
-            try:
-                obj = program.value((), k)
-            except KeyError:
-                continue
-            reached = names[k] = then(before, (kind, key))
-            self.know(obj, reached)
+                    step = self.named(obj)
+                    if step is not None:
+                        self.know(obj, step)
+            else:
+                key = self.named(payload)
+                local = from_arguments[parent]
+                if local is not None and key is not None:
+                    from_argument = then(local, (kind, key))
+                if learned.steps[parent] is not None and key is not None and kind not in _MADE_ANEW:
+                    try:
+                        obj = program.value((), k)
+                        step = parent, kind, key
+                    except KeyError:
+                        pass
+            learned.steps.append(step)
+            from_arguments.append(from_argument)
+            if type(step) is tuple:
+                self.know(obj, (learned, k))
         for at, kind, payload, *_ in program.checks:
             path = from_arguments[at] if at >= 0 else None
             if path is not None and kind in ("is", "at"):
@@ -449,11 +476,27 @@ class Naming:
     def named(self, obj: object) -> Name | None:
         """The name of an object if it has one."""
         name = self.name(obj)
-        return name if type(name) in (Value, Importable) or not name.why_not() else None
+        return None if self.why_not(name) else name
+
+    def why_not(self, name: Name) -> str:
+        """As ``Name.why_not``, of which each part is asked once."""
+        cls = type(name)
+        if cls is Value or cls is Importable:
+            return ""
+        known = self.reasons.get(id(name))
+        if known is None:
+            reason = name.reason if isinstance(name, Unnameable) else next(filter(None, map(self.why_not, name.parts())), "")
+            known = self.reasons[id(name)] = name, reason
+        return known[1]
 
     def name(self, obj: object) -> Name:
         """The name of an object, by its identity unless it is a constant."""
         cls = type(obj)
+        if cls in _SHARED:
+            value = self.constants.get((cls, obj))
+            if value is None:
+                value = self.constants[cls, obj] = Value(obj)
+            return value
         if cls in _EXACT:
             return Value(obj)
         if cls in (tuple, frozenset):
@@ -468,24 +511,26 @@ class Naming:
     def found(self, obj: object) -> Name:
         """The name of an object that is no constant."""
         turns.point()
-        for at in _ways:
+        for at in _ways if not _by_fields(type(obj)) else _ways[:1]:  # type: ignore[arg-type]
             name = at(self, obj)
             if name is not None:
                 return name
-        known = self.known.get(id(obj))
+        known = self.way(obj)
         if known is not None:
-            return known[1]
+            return known
         return (self.of_rule(obj) or self.home(obj) or (_may_change(obj) and self.places.get(id(obj)))
                 or Unnameable(_reason(obj)))
 
     def located(self, address: int) -> Name | None:
         """A path to the object that lies at an address."""
-        known = self.known.get(address)
-        return self.places.get(address) if known is None else known[1]
+        known = self.located_on_path(address)
+        return self.places.get(address) if known is None else known
 
     def data(self, obj: object) -> Name:
         """The name of what may be made again, with lists, dicts and records of ours in it."""
         cls = type(obj)
+        if cls in _SHARED:
+            return self.name(obj)
         if cls in _IN_ORDER:
             return self.items(obj, self.data)
         if cls is dict:
@@ -495,17 +540,31 @@ class Naming:
     def items(self, obj: Any, name: Callable[[object], Name]) -> Name:
         """The name of a tuple, list or frozenset, with that of each item as ``name`` gives it."""
         parts = tuple(map(name, obj))
-        if type(obj) is not list and all(type(part) is Value for part in parts):
-            return Value(obj)
-        return calling(_IN_ORDER[type(obj)], *parts)
+        cls = type(obj)
+        if cls is list:  # each is one of its own
+            return calling(list_of, *parts)
+        return self.once(cls, parts, lambda: Value(obj) if all(type(part) is Value for part in parts)
+                         else calling(_IN_ORDER[cls], *parts))
 
-    def fields(self, record: Any) -> Made:
+    def once(self, what: object, parts: tuple[Name, ...], make: Callable[[], Name]) -> Name:
+        """One name for all that is made of the same names."""
+        key = (what, *map(id, parts))
+        known = self.made.get(key)
+        if known is None:
+            known = self.made[key] = make(), parts
+        return known[0]
+
+    def fields(self, record: Any) -> Name:
         """The name of an instance of a dataclass of ours."""
-        return calling(type(record), *[self.data(getattr(record, field.name))
-                                       for field in dataclasses.fields(record) if field.init])
+        cls = type(record)
+        names, same = _fields(cls)  # type: ignore[arg-type]
+        parts = tuple([self.data(getattr(record, name)) for name in names])
+        return self.once(cls, parts, lambda: calling(cls, *parts)) if same else calling(cls, *parts)
 
     def of_rule(self, obj: object) -> Name | None:
         """What the rule for its class says."""
+        if _by_fields(type(obj)):  # type: ignore[arg-type]
+            return self.fields(obj)
         found = rules.get(_full_name(type(obj)))
         if found is not None:
             return found(self, obj)
@@ -534,12 +593,57 @@ class Naming:
                     return then(globals_, ("item", Value(key)))
         own = obj.__module__ if isinstance(obj, type) else type(obj).__module__
         for home in (*_HOMES, own):
-            module = sys.modules.get(home)
-            for where, namespace in _namespaces(module):
-                for key, value in namespace.items():
-                    if value is obj:
-                        return Importable(home, f"{where}{key}")
+            found = self.looked_in.get(home)
+            if found is None:
+                found = self.looked_in[home] = {}
+                for where, namespace in _namespaces(sys.modules.get(home)):
+                    for key, value in list(namespace.items()):
+                        found.setdefault(id(value), (value, Importable(home, f"{where}{key}")))
+            if id(obj) in found:
+                return found[id(obj)][1]
         return None
+
+
+class Learned:
+    """The paths of one guard program. ``steps``: of each accessor (parent, kind, key), the name of a root, or None where
+    none leads to what it reads."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, str, Name] | Name | None] = []
+        self.names: dict[int, Name] = {}
+
+    def name(self, k: int) -> Name:
+        found = self.names.get(k)
+        if found is None:
+            steps: list[tuple[str, Name]] = []
+            at: Any = self.steps[k]
+            while type(at) is tuple:
+                steps.append(at[1:])
+                at = self.steps[at[0]]
+            found = self.names[k] = then(at, *reversed(steps))
+        return found
+
+
+def _told(name: Name | tuple[Learned, int]) -> Name:
+    return name[0].name(name[1]) if type(name) is tuple else name  # type: ignore[return-value]
+
+
+@functools.lru_cache(1024)
+def _by_fields(cls: Any) -> bool:
+    """Whether objects of a class are named by what they are made of, and by nothing else: those of our frozen
+    dataclasses that have no rule."""
+    parameters = vars(cls).get("__dataclass_params__")
+    return (cls.__module__.partition(".")[0] == "jit" and parameters is not None and parameters.frozen
+            and _full_name(cls) not in rules and cls.__reduce__ is object.__reduce__ and "__qualname__" not in
+            {field.name for field in dataclasses.fields(cls)})
+
+
+@functools.lru_cache(1024)
+def _fields(cls: Any) -> tuple[tuple[str, ...], bool]:
+    """What a dataclass of ours is made of, and whether one of equal ones may stand for the others."""
+    fields = dataclasses.fields(cls)
+    return (tuple(field.name for field in fields if field.init),
+            cls.__dataclass_params__.eq and all(field.init for field in fields))
 
 
 # What leads to other objects by more than accessors.
@@ -560,12 +664,12 @@ def _namespaces(module: Any) -> Iterator[tuple[str, Mapping[str, object]]]:
     yield "", vars(module)
     if module.__name__ not in _HOMES:
         for key, value in list(vars(module).items()):
-            if isinstance(value, type) and value.__module__ == module.__name__:
+            if issubclass(type(value), type) and value.__module__ == module.__name__:  # some warn of their __class__
                 yield f"{key}.", vars(value)
 
 
 def _given(naming: Naming, obj: object) -> Name | None:
-    return next((Given(what) for what, known in naming.given.items() if known is obj), None)
+    return naming.starts.get(id(obj))
 
 
 def _imported(naming: Naming, obj: Any) -> Name | None:
@@ -622,7 +726,7 @@ def _looked_up(module: Any, path: str) -> Any:
 
 def _of_native(naming: Naming, obj: object) -> Name | None:
     """What the extension has."""
-    key = next((key for key, value in vars(native()).items() if value is obj), None)
+    key = naming.of_native.get(id(obj))
     return None if key is None else Reached(calling(native), (("getattr", Value(key)),))
 
 

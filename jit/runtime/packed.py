@@ -8,13 +8,14 @@ lists, dicts, sets and slices are written; every other object is kept as it is, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import pickle
 import zlib
 from typing import Any
 
 from jit import turns
-from jit.runtime.names import Name, Naming, calling, rule
+from jit.runtime.names import Name, Naming, Value, calling, rule
 
 _PLAIN = {type(None), bool, int, float, complex, str, tuple}
 _CONTAINERS = {dict, list, slice}
@@ -27,11 +28,16 @@ def by_value(*classes: type) -> None:
     _values.update(classes)
 
 
+@functools.lru_cache(1024)
+def _fields(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+
 def _made(cls: type, *values: object) -> object:
     """A frozen dataclass of its fields."""
     record: Any = object.__new__(cls)
-    for field, value in zip(dataclasses.fields(cls), values, strict=True):  # type: ignore[arg-type]
-        object.__setattr__(record, field.name, value)
+    for field, value in zip(_fields(cls), values, strict=True):
+        object.__setattr__(record, field, value)
     return record
 
 
@@ -82,7 +88,7 @@ class _WriterOfRecords(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         cls = type(obj)
         if cls in _values and dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
-            return _made, (cls, *[getattr(obj, f.name) for f in dataclasses.fields(cls)])
+            return _made, (cls, *[getattr(obj, field) for field in _fields(cls)])
         return NotImplemented
 
 
@@ -114,6 +120,14 @@ class Packed:
         return reader.load()
 
 
+def packed_of(data: bytes, *kept: object) -> Packed:
+    """A record of the bytes and the objects that it was packed as."""
+    packed: Packed = object.__new__(Packed)
+    packed.data, packed.kept = data, kept
+    return packed
+
+
 @rule(Packed)
 def _name_of_packed(naming: Naming, packed: Packed) -> Name:
-    return calling(Packed, naming.data(packed()))
+    """The bytes as they are: what they hold has no name but constants and what classes of ours are made of."""
+    return calling(packed_of, Value(packed.data), *map(naming.data, packed.kept))

@@ -210,36 +210,42 @@ class Loaded:
 
     __slots__ = ("_record", "_packed")
 
-    def __init__(self, record: Plan | GradSpec) -> None:
-        self._record: Plan | GradSpec | None = record
-        self._packed: Packed | None = None
+    def __init__(self, record: Plan | GradSpec | Packed) -> None:
+        self._packed: Packed | None = record if isinstance(record, Packed) else None
+        self._record: Plan | GradSpec | None = record() if isinstance(record, Packed) else record
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.record(), name)
 
     def record(self) -> Any:
-        return self._record if self._packed is None else self._packed()
+        return self._packed() if self._record is None and self._packed is not None else self._record
+
+    def packed(self) -> Packed:
+        if self._packed is None:
+            self._packed = Packed(self._record)
+        return self._packed
 
     def pack(self) -> None:
-        self._packed = Packed(self._record)
+        self.packed()
         self._record = None
 
 
 by_value(Plan, GradSpec, *RECORDS)
 
 
-def load_plan(plan: Plan) -> Callable[..., tuple]:
+def load_plan(plan: Plan | Packed) -> Callable[..., tuple]:
     """A native callable ``call(*tensors, *ints) -> tuple``. Raises ValueError or TypeError saying which record is
     wrong."""
-    if _log:
-        _log(plan.text())
     data = Loaded(plan)
+    if _log:
+        _log(data.text())
     loaded = native().load_plan(data)
     data.pack()
     return loaded
 
 
-def load_differentiable(forward: Plan, backward: Plan, spec: GradSpec) -> Callable[..., tuple]:
+def load_differentiable(forward: Plan | Packed, backward: Plan | Packed,
+                        spec: GradSpec | Packed) -> Callable[..., tuple]:
     """A native callable as ``load_plan(forward)`` gives it, whose results have a history where autograd records. Raises
     as ``load_plan`` does."""
     data = Loaded(spec)
@@ -253,11 +259,15 @@ def load_bound(plan: Any, inputs: tuple[int, ...], *tensors: Any) -> Callable[..
     return native().bind(plan, dict(zip(inputs, tensors)), True)
 
 
+def _name_of_loaded(naming: Naming, data: Any) -> Name:
+    return naming.data(data if type(data) is not Loaded else data.packed())
+
+
 @rule("jit.runtime.native.Plan")
 def _name_of_plan(naming: Naming, plan: Any) -> Name:
-    data = naming.data(plan.data.record())
+    data = _name_of_loaded(naming, plan.data)
     name = (calling(load_plan, data) if plan.derivative is None else
-            calling(load_differentiable, data, *[naming.data(part.record()) for part in plan.derivative]))
+            calling(load_differentiable, data, *[_name_of_loaded(naming, part) for part in plan.derivative]))
     bound = plan.bound
     return calling(load_bound, name, Value(tuple(bound)), *map(naming.name, bound.values())) if bound else name
 

@@ -11,16 +11,16 @@ are is what being known by identity has said of them.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import marshal
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jit import turns
 from jit.runtime import guards
 from jit.runtime.facts import Fact
-from jit.runtime.held import naming_of
 from jit.runtime.holding import behind
 from jit.runtime.names import Binding, Importable, Name, Naming, Unbound, Unnameable, Value, bind, calling
 
@@ -35,18 +35,26 @@ class Unnamed(Exception):
 class Program:
     """A guard program.
 
+    Many objects are read in the same way, and the same is asked of many: what is said of the ways and of the facts is
+    said once.
+
     Attributes:
-        accessors: (parent, kind, payload, text, object) of each.
-        checks: (accessor, kind, payload, class of the fact, its words, object) of each. ``object`` is a number for the
-            one that is known by identity, which others have who speak of the same one; None where none is.
+        steps: (kind, payload, text, object) of the ways to read something. ``text`` goes on behind that of the parent;
+            where it does not, it is the only item of a tuple.
+        accessors: the parent and the step of each, 32-bit numbers in turns.
+        facts: (kind, payload, class of the fact, its words, object). ``object`` is a number for the one that is known
+            by identity, which others have who speak of the same one; None where none is.
+        checks: the accessor and the fact of each, 32-bit numbers in turns.
     """
 
-    accessors: tuple[tuple[int, str, Name, str, int | None], ...]
-    checks: tuple[tuple[int, str, Name, type[Fact], Any, int | None], ...]
+    steps: tuple[tuple[str, Name, str | tuple[str], int | None], ...]
+    accessors: bytes
+    facts: tuple[tuple[str, Name, type[Fact], Any, int | None], ...]
+    checks: bytes
 
     def names(self) -> Iterator[Name]:
-        yield from (payload for _, _, payload, *_ in self.accessors)
-        yield from (payload for _, _, payload, *_ in self.checks)
+        yield from (payload for _, payload, *_ in self.steps)
+        yield from (payload for _, payload, *_ in self.facts)
 
     def bind(self, given: Binding) -> Any:
         """The native guard program. Raises Unbound."""
@@ -56,19 +64,57 @@ class Program:
             if known.setdefault(address, number) != number:
                 raise Unbound(f"{name} is the same object as another one")
 
-        accessors, checks = [], []
-        for parent, kind, payload, text, number in self.accessors:
+        steps: list[tuple] = []
+        facts: list[tuple] = []
+        accessors: list[tuple] = []
+        for kind, payload, text, number in self.steps:
             found = bind(payload, given)
-            accessors.append((parent, kind, found, text))
+            steps.append((kind, found, text))
             if number is not None:
                 tell_apart(id(found), number, payload)
-        for at, kind, payload, cls, words, number in self.checks:
+        for kind, payload, cls, words, number in self.facts:
             found = bind(payload, given)
             fact = cls.retold(found, words)
-            checks.append((at, kind, fact.value if kind == "is" else found, fact))
+            facts.append((kind, fact.value if kind == "is" else found, fact))
             if number is not None:
                 tell_apart(found[0] if kind == "at" else id(found), number, payload)
-        return guards.program(accessors, checks)
+        for parent, step in pairs(self.accessors):
+            kind, found, text = steps[step]
+            accessors.append((parent, kind, found, text[0] if type(text) is tuple else accessors[parent][3] + text))
+        return guards.program(accessors, [(at, *facts[fact]) for at, fact in pairs(self.checks)])
+
+
+def pairs(numbers: bytes) -> Iterator[tuple[int, int]]:
+    """What ``Program.accessors`` and ``Program.checks`` hold."""
+    found = array.array("i", numbers)
+    return zip(found[::2], found[1::2])
+
+
+def part(program: Program, accessors: list[int], checks: list[int]) -> Program:
+    """A program of some of the accessors and checks: pairs of numbers, one after the other."""
+    steps = {step: k for k, step in enumerate(dict.fromkeys(accessors[1::2]))}
+    facts = {fact: k for k, fact in enumerate(dict.fromkeys(checks[1::2]))}
+    return Program(
+        tuple((kind, name, text, None) for kind, name, text, _ in map(program.steps.__getitem__, steps)),
+        array.array("i", [n for at, k in zip(accessors[::2], accessors[1::2]) for n in (at, steps[k])]).tobytes(),
+        tuple((*row, None) for *row, _ in map(program.facts.__getitem__, facts)),
+        array.array("i", [n for at, k in zip(checks[::2], checks[1::2]) for n in (at, facts[k])]).tobytes())
+
+
+class Rows:
+    """Distinct rows in order, and the numbers of pairs (a number, a row)."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple, int] = {}
+        self.rows: list[tuple] = []
+        self.numbers = array.array("i")
+
+    def add(self, number: int, key: tuple, row: tuple) -> None:
+        """``key``: what the row is equal to others by; it keeps alive whatever it has the number of."""
+        place = self.places.setdefault(key, len(self.rows))
+        if place == len(self.rows):
+            self.rows.append(row)
+        self.numbers.extend((number, place))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,28 +179,25 @@ class Record:
                 left += name.parts()
                 yield name
 
-    def modules(self) -> set[str]:
-        """The modules that names start from: what these say is relied on."""
-        return {name.module for name in self.all_names() if type(name) is Importable}
+
+def modules(names: Iterable[Name]) -> set[str]:
+    """The modules that names start from: what these say is relied on."""
+    return {name.module for name in names if type(name) is Importable}
 
 
-def record_of(entry: Any) -> Record:
+def record_of(entry: Any, naming: Naming) -> Record:
     """The record of an entry. Raises Unnamed."""
-    naming = naming_of(entry)
     target = entry.target
     if target is not None and not isinstance(target, types.FunctionType):
         raise Unnamed(f"what it calls is no function but {target!r}")
-    record = Record(_program(entry.guards, naming), _program(entry.circumstances, naming),
-                    None if target is None else _code(target, naming),
-                    None if entry.region is None else naming.name(entry.region))
-    for name in record.all_names():
-        if type(name) is Unnameable:
-            raise Unnamed(name.reason)
-    return record
+    return Record(_program(entry.guards, naming), _program(entry.circumstances, naming),
+                  None if target is None else _code(target, naming),
+                  None if entry.region is None else naming.name(entry.region))
 
 
 def _program(program: Any, naming: Naming) -> Program:
-    accessors, checks = [], []
+    steps, facts = Rows(), Rows()
+    texts: list[str] = []
     numbers: dict[int, int] = {}
 
     def number(obj: Any, name: Name) -> int | None:
@@ -168,8 +211,11 @@ def _program(program: Any, naming: Naming) -> Program:
         gone = kind == "weak" and payload is None
         name = Unnameable("its object is gone") if gone else naming.name(payload)
         root = parent < 0 and kind in ("const", "weak")
-        accessors.append((parent, kind, name, guards.path(program.accessors, k),
-                          number(payload, name) if root else None))
+        texts.append(guards.path(program.accessors, k))
+        above = texts[parent] if parent >= 0 else None
+        text = ((texts[k],) if above is None or not texts[k].startswith(above) else texts[k][len(above):])
+        known = number(payload, name) if root else None
+        steps.add(parent, (kind, id(name), text, known), (kind, name, text, known))
     for at, kind, payload, fact in program.checks:
         turns.point()
         name, known = fact.name(naming, payload), None
@@ -178,18 +224,20 @@ def _program(program: Any, naming: Naming) -> Program:
             known = number(behind(payload), name)
         elif kind == "at":
             known = numbers.setdefault(payload[0], len(numbers))
-        checks.append((at, kind, name, type(fact), fact.words(), known))
-    return Program(tuple(accessors), tuple(checks))
+        cls, words = type(fact), fact.words()
+        told = words if type(words) is str else id(words)
+        facts.add(at, (kind, id(name), cls, told, known), (kind, name, cls, words, known))
+    return Program(tuple(steps.rows), steps.numbers.tobytes(), tuple(facts.rows), facts.numbers.tobytes())
 
 
 def _identity(naming: Naming, obj: Any) -> tuple[str, Name]:
     """The kind of check and the name for an object that something has to be."""
     name = naming.name(obj)
     if type(obj) in (tuple, frozenset):
-        way = naming.known.get(id(obj))
+        way = naming.way(obj)
         if way is None:
             return "is", Unnameable(f"a {type(obj).__name__} that is known by identity")
-        return "is", calling(same_items, way[1], name)
+        return "is", calling(same_items, way, name)
     if type(name) is Value and not isinstance(obj, _ONE_OF_A_KIND):
         return "eq", name
     return "is", name
