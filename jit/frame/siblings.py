@@ -321,6 +321,7 @@ class Siblings:
     def close(self) -> None:
         self.known.clear()
         self.unsettled.clear()
+        self.s.guards.heard = None  # the guards outlive the capture, and none of the program's objects may
         self.asked = (0, None)
 
     def takes(self, fn: FunctionValue, first: Value) -> bool:
