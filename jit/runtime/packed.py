@@ -2,7 +2,8 @@
 such as the steps that its plan was loaded from and the graph behind its gradients.
 
 Plain constants, tuples, the records of classes that were registered with ``by_value`` and, where that is asked for,
-lists, dicts, sets and slices are written; every other object is kept as it is, and is the same one when the record is read.
+lists, dicts, sets and slices are written; every other object is kept as it is, and is the same one when the record is
+read.
 """
 
 from __future__ import annotations
