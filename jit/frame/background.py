@@ -5,8 +5,8 @@ later calls find the entry. One thread does all jobs of a process, one after the
 program runs (``jit/turns.py``). A job begins when the call that has left it is over, so that this call takes what
 eager takes: the dispatcher tells the end of it (``FirstCall``). A call that takes long, such as a function that is
 all of a training, has its job begun after ``turns.PATIENCE_S``; whoever waits for the jobs has all begun at once.
-The thread works under the state of the call (``State``): grad mode, inference mode, autocast, the default device, the call's
-context variables, the current device and stream. What the program's thread alone has, or what has to be computed from
+The thread works under the state of the call (``State``): grad mode, inference mode, autocast, the default device, the
+call's context variables, the current device and stream. What the program's thread alone has, or what has to be computed from
 values of its tensors, it does not look at: such a function is compiled in its next call (``turns.InTheCall``).
 
 Nothing is taken from the program meanwhile, so what the thread reads may change while it does. An entry relies on
