@@ -7,7 +7,8 @@ eager takes: the dispatcher tells the end of it (``FirstCall``). A call that tak
 all of a training, has its job begun after ``turns.PATIENCE_S``; whoever waits for the jobs has all begun at once.
 The thread works under the state of the call (``State``): grad mode, inference mode, autocast, the default device, the
 call's context variables, the current device and stream. What the program's thread alone has, or what has to be
-computed from values of its tensors, it does not look at: such a function is compiled in its next call (``turns.InTheCall``).
+computed from values of its tensors, it does not look at: such a function is compiled in its next call
+(``turns.InTheCall``).
 
 Nothing is taken from the program meanwhile, so what the thread reads may change while it does. An entry relies on
 nothing but its facts, and a fact says of a value what was captured with it; where the program has changed something in
