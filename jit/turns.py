@@ -1,10 +1,11 @@
-"""How threads of ours work beside those of the program: the one that compiles in the background, and the one that writes
-entries to disk.
+"""How threads of ours work beside those of the program: the one that compiles in the background, and the one that
+writes entries to disk.
 
-Compiling is mostly Python, so it and the program take turns with the interpreter's lock. CPython hands that over every
-5 ms where it is not given up, which a program that gives it up at each operator would wait for each time. So the rules
-call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, in proportion to what it has computed where the program
-has run meanwhile, and not at all while somebody waits for what is being compiled (``hurried``).
+Compiling is mostly Python, so it and the program take turns with the interpreter's lock. CPython hands that over
+every 5 ms where it is not given up, which a program that gives it up at each operator would wait for each time. So
+the rules call ``point`` wherever they come by often: after a slice of work it sleeps for a moment, in proportion to
+what it has computed where the program has run meanwhile, and not at all while somebody waits for what is being
+compiled (``hurried``).
 
 A call that has just left work (``begin_call``) takes what it takes in eager: the thread rests until the call ends, for
 ``PATIENCE_S`` at most.

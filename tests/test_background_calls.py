@@ -1,5 +1,5 @@
-"""Compiling in the background, and the calls that leave the work: each takes what it takes in eager, and its work begins
-when it is over."""
+"""Compiling in the background, and the calls that leave the work: each takes what it takes in eager, and its work
+begins when it is over."""
 
 import asyncio
 import os

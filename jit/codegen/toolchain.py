@@ -172,8 +172,8 @@ def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:
         f.write(source)
     command = [compiler(), *flags(), *LINK_FLAGS, stem + ".cpp", "-o", stem + ".so", *LIBRARIES]
     try:
-        return (subprocess.Popen([*_behind(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT),
-                stem + ".so")
+        return (subprocess.Popen([*_behind(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT), stem + ".so")
     except OSError as error:
         raise CompileError(f"{command[0]} could not be started: {error}. Set CXX to a working g++.") from error
 

@@ -1,18 +1,19 @@
 """Compiling in the background: ``jit.config.compile_in = "background"``.
 
-A call for which no entry fits runs in eager at once, and leaves a *job* to a thread, which captures and compiles; later
-calls find the entry. One thread does all jobs of a process, one after the other, and takes rests while the program runs
-(``jit/turns.py``). A job begins when the call that has left it is over, so that this call takes what eager takes: the
-dispatcher tells the end of it (``FirstCall``). A call that takes long, such as a function that is all of a training, has
-its job begun after ``turns.PATIENCE_S``; whoever waits for the jobs has all begun at once. It works under the state of the call (``State``): grad mode, inference mode, autocast, the default
-device, the call's context variables, the current device and stream. What the program's thread alone has, or what has to
-be computed from values of its tensors, it does not look at: such a function is compiled in its next call
+A call for which no entry fits runs in eager at once, and leaves a *job* to a thread, which captures and compiles;
+later calls find the entry. One thread does all jobs of a process, one after the other, and takes rests while the
+program runs (``jit/turns.py``). A job begins when the call that has left it is over, so that this call takes what
+eager takes: the dispatcher tells the end of it (``FirstCall``). A call that takes long, such as a function that is
+all of a training, has its job begun after ``turns.PATIENCE_S``; whoever waits for the jobs has all begun at once.
+The thread works under the state of the call (``State``): grad mode, inference mode, autocast, the default device, the
+call's context variables, the current device and stream. What the program's thread alone has, or what has to be
+computed from values of its tensors, it does not look at: such a function is compiled in its next call
 (``turns.InTheCall``).
 
 Nothing is taken from the program meanwhile, so what the thread reads may change while it does. An entry relies on
 nothing but its facts, and a fact says of a value what was captured with it; where the program has changed something in
-between, the facts contradict each other, or what is there now, and the entry never fits. So it is with
-what the call itself has changed: the entry is one for calls that find it so. What comes of that inside of a
+between, the facts contradict each other, or what is there now, and the entry never fits. What the call
+itself has changed is captured as it has left it, which is what later calls find. What comes of a change inside of a
 rule is an error, which tells nobody anything: the function is tried again at a later call, ``ATTEMPTS`` times, and then
 in the call itself, as are functions whose capture raises for reasons that the program has to hear of (``fullgraph``,
 ``error_on_recompile``, a pass of the user's).
