@@ -39,7 +39,8 @@ class _Recorded:
 
     def record(self) -> tuple:
         """What the native executor is given: the kind, then the fields in order."""
-        return (self.kind, *[_record(getattr(self, name)) for name in _field_names(type(self))])
+        cls: Any = type(self)
+        return (self.kind, *[_record(getattr(self, name)) for name in _field_names(cls)])
 
 
 @functools.lru_cache(1024)
