@@ -87,20 +87,17 @@ class Calls:
                     return self.s.torch_call(real, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 
-    def inline(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], direct: bool = False) -> Value:
-        """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it."""
+    def inline(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], direct: bool = False,
+               anew: bool = False) -> Value:
+        """Execute a Python function symbolically with these arguments. ``direct``: a call instruction enters it.
+        ``anew``: no earlier call tells what this one does."""
         code = fn.code
         if code.co_flags & inspect.CO_ASYNC_GENERATOR:
             raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
         if len(self.s.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
-        if args and self.s.siblings.takes(fn, args[0]):
-            return self.s.siblings.call(fn, args, kwargs, lambda: self.follow(fn, args, kwargs, direct))
-        return self.follow(fn, args, kwargs, direct)
-
-    def follow(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], direct: bool) -> Value:
-        """Execute its instructions."""
-        code = fn.code
+        if not anew and args and self.s.siblings.takes(fn, args[0]):
+            return self.s.siblings.call(fn, args, kwargs, lambda: self.inline(fn, args, kwargs, direct, anew=True))
         frame = Frame(self.s, fn, self.bind(fn, args, kwargs))
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
             frame.set_up_generator()

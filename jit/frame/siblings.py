@@ -321,7 +321,7 @@ class Siblings:
     def close(self) -> None:
         self.known.clear()
         self.unsettled.clear()
-        self.s.guards.heard = None  # the guards outlive the capture, and none of the program's objects may
+        self.s.guards.heard, self.s.arguments = None, ()  # the guards outlive the capture; no object of the program may
         self.asked = (0, None)
 
     def takes(self, fn: FunctionValue, first: Value) -> bool:

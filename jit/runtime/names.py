@@ -372,6 +372,7 @@ class Naming:
         self.looked_in: dict[str, dict[int, tuple[object, Name]]] = {}  # a home -> what it has
         self.classes: dict[int, type] = {}  # those that are known by what they say of themselves
         self.more: dict[type, Callable | None] = {}  # class -> what its objects lead to besides (``_WITH_MORE``)
+        self.of_fields: dict[type, bool] = {}  # see ``by_fields``
         self.starts: dict[int, Name] = {}
         for what, obj in given.items():
             self.starts.setdefault(id(obj), Given(what))
@@ -511,7 +512,7 @@ class Naming:
     def found(self, obj: object) -> Name:
         """The name of an object that is no constant."""
         turns.point()
-        for at in _ways if not _by_fields(type(obj)) else _ways[:1]:  # type: ignore[arg-type]
+        for at in _ways[:1] if self.by_fields(type(obj)) else _ways:
             name = at(self, obj)
             if name is not None:
                 return name
@@ -554,16 +555,27 @@ class Naming:
             known = self.made[key] = make(), parts
         return known[0]
 
+    def by_fields(self, cls: Any) -> bool:
+        """Whether objects of a class are named by what they are made of, and by nothing else: those of our frozen
+        dataclasses that have no rule."""
+        known = self.of_fields.get(cls)
+        if known is None:
+            parameters = vars(cls).get("__dataclass_params__")
+            known = self.of_fields[cls] = (
+                parameters is not None and parameters.frozen and cls.__module__.partition(".")[0] == "jit"
+                and cls.__reduce__ is object.__reduce__ and _full_name(cls) not in rules)
+        return known
+
     def fields(self, record: Any) -> Name:
         """The name of an instance of a dataclass of ours."""
-        cls = type(record)
-        names, same = _fields(cls)  # type: ignore[arg-type]
+        cls: Any = type(record)
+        names, same = _fields(cls)
         parts = tuple([self.data(getattr(record, name)) for name in names])
         return self.once(cls, parts, lambda: calling(cls, *parts)) if same else calling(cls, *parts)
 
     def of_rule(self, obj: object) -> Name | None:
         """What the rule for its class says."""
-        if _by_fields(type(obj)):  # type: ignore[arg-type]
+        if self.by_fields(type(obj)):
             return self.fields(obj)
         found = rules.get(_full_name(type(obj)))
         if found is not None:
@@ -626,16 +638,6 @@ class Learned:
 
 def _told(name: Name | tuple[Learned, int]) -> Name:
     return name[0].name(name[1]) if type(name) is tuple else name  # type: ignore[return-value]
-
-
-@functools.lru_cache(1024)
-def _by_fields(cls: Any) -> bool:
-    """Whether objects of a class are named by what they are made of, and by nothing else: those of our frozen
-    dataclasses that have no rule."""
-    parameters = vars(cls).get("__dataclass_params__")
-    return (cls.__module__.partition(".")[0] == "jit" and parameters is not None and parameters.frozen
-            and _full_name(cls) not in rules and cls.__reduce__ is object.__reduce__ and "__qualname__" not in
-            {field.name for field in dataclasses.fields(cls)})
 
 
 @functools.lru_cache(1024)

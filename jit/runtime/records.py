@@ -80,7 +80,7 @@ class Program:
                 tell_apart(found[0] if kind == "at" else id(found), number, payload)
         for parent, step in pairs(self.accessors):
             kind, found, text = steps[step]
-            accessors.append((parent, kind, found, text[0] if type(text) is tuple else accessors[parent][3] + text))
+            accessors.append((parent, kind, found, accessors[parent][3] + text if isinstance(text, str) else text[0]))
         return guards.program(accessors, [(at, *facts[fact]) for at, fact in pairs(self.checks)])
 
 
@@ -109,12 +109,13 @@ class Rows:
         self.rows: list[tuple] = []
         self.numbers = array.array("i")
 
-    def add(self, number: int, key: tuple, row: tuple) -> None:
+    def add(self, number: int, key: tuple, row: tuple) -> int:
         """``key``: what the row is equal to others by; it keeps alive whatever it has the number of."""
         place = self.places.setdefault(key, len(self.rows))
         if place == len(self.rows):
             self.rows.append(row)
         self.numbers.extend((number, place))
+        return place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,8 +217,14 @@ def _program(program: Any, naming: Naming) -> Program:
         text = ((texts[k],) if above is None or not texts[k].startswith(above) else texts[k][len(above):])
         known = number(payload, name) if root else None
         steps.add(parent, (kind, id(name), text, known), (kind, name, text, known))
+    asked: dict[tuple, int] = {}  # what the name of what it takes says all of: the class of a fact, and that
     for at, kind, payload, fact in program.checks:
         turns.point()
+        key = None if kind in ("is", "at") or not _by_payload(type(fact)) else (type(fact), kind, id(payload))
+        place = asked.get(key) if key is not None else None
+        if place is not None:
+            facts.numbers.extend((at, place))
+            continue
         name, known = fact.name(naming, payload), None
         if kind == "is":
             kind, name = _identity(naming, behind(payload))
@@ -226,8 +233,15 @@ def _program(program: Any, naming: Naming) -> Program:
             known = numbers.setdefault(payload[0], len(numbers))
         cls, words = type(fact), fact.words()
         told = words if type(words) is str else id(words)
-        facts.add(at, (kind, id(name), cls, told, known), (kind, name, cls, words, known))
+        place = facts.add(at, (kind, id(name), cls, told, known), (kind, name, cls, words, known))
+        if key is not None:
+            asked[key] = place
     return Program(tuple(steps.rows), steps.numbers.tobytes(), tuple(facts.rows), facts.numbers.tobytes())
+
+
+def _by_payload(cls: type[Fact]) -> bool:
+    """Whether a fact of a class says no more than what its check takes."""
+    return cls.name is Fact.name and cls.words is Fact.words
 
 
 def _identity(naming: Naming, obj: Any) -> tuple[str, Name]:
