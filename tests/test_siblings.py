@@ -105,7 +105,8 @@ def test_layers(told, grad):
     assert told.count("Block") >= N - 2
 
 
-@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[::2], lambda x: x.expand(4, 8)], ids=["t", "step", "expand"])
+@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[::2], lambda x: x.expand(4, 8)],
+                         ids=["t", "step", "expand"])
 def test_layouts(told, view):
     """The second layer's input is laid out otherwise than the first one's."""
     x = {"t": torch.randn(8, 8)}.get("t")

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
     from ..graph.ir import Loc
     from ..runtime.facts import Fact
-    from .effects import Effect
     from .session import Session
     from .source import Source
     from .values.functions import FunctionValue
 
+_MOST = 100  # values that the program has made where a call may find them
 _KEPT = 4  # calls that are remembered of one function and class
 _NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What is filled in when it is first asked for, of values from outside; a change of their objects is told otherwise.
@@ -110,13 +110,19 @@ def _container(s: Session, v: Value, at: int, names: tuple, elements: list[Value
     return None if None in looks else (type(v), at, names, *looks)
 
 
-def _may_change(value: object) -> bool:
-    """Whether a value was made while capturing, and what is read from it may be another thing later on."""
+def _reach(value: object, found: dict[int, Value]) -> bool:
+    """Add what may change of what a made value leads to. False where that is not known."""
     if isinstance(value, (list, tuple)):
-        return any(map(_may_change, value))
-    if not isinstance(value, Value) or value.source is not None or type(value) in _FIXED:
+        return all(_reach(v, found) for v in value)
+    if not isinstance(value, Value) or value.source is not None or type(value) in _FIXED or id(value) in found:
+        return True
+    if len(found) >= _MOST or not (type(value) in (TupleValue, ListValue) or type(value) is DictValue):
         return False
-    return type(value) is not TupleValue or value._elements is None or any(map(_may_change, value._elements))
+    found[id(value)] = value
+    if type(value) is DictValue:
+        return (value._entries is not None and not value.written and not value.unsettled
+                and all(_reach(pair, found) for pair in value._entries.values()))
+    return value._elements is not None and not value.tail and _reach(value._elements, found)
 
 
 def state_of(s: Session) -> list:
@@ -186,7 +192,7 @@ class Followed:
         """Whether what was changed was made in the call."""
         return isinstance(change[0], (Value, Overlay)) and change[0].born > self.born
 
-    def still_holds(self, s: Session) -> bool:
+    def still_holds(self, s: Session, findable: dict[int, Value]) -> bool:
         """Whether nothing that it may have read was changed since this was last asked."""
         assert self.stretch is not None
         if not (stretch.is_same(self.state, state_of(s)) and self.stretch.still_there(s.tracer)
@@ -194,7 +200,7 @@ class Followed:
             return False
         changes, touched = self.changes.new(), s.heap.touched
         return changes is not None and not any(
-            is_entry or not isinstance(holder, Value) or holder.source is not None
+            is_entry or not isinstance(holder, Value) or id(holder) in findable or holder.source is not None
             and (name not in _FILLED_IN or holder in touched)
             for holder, name, _, is_entry in changes)
 
@@ -316,13 +322,11 @@ class Siblings:
         self.on = bool(config.siblings)
         self.known: dict[tuple, list[Followed]] = {}
         self.unsettled: list[tuple[Source, object]] = []
-        self.asked: tuple[int, Effect | None] = (0, None)  # the effects of which it is known that they hold nothing
 
     def close(self) -> None:
         self.known.clear()
         self.unsettled.clear()
         self.s.guards.heard, self.s.arguments = None, ()  # the guards outlive the capture; no object of the program may
-        self.asked = (0, None)
 
     def takes(self, fn: FunctionValue, first: Value) -> bool:
         """Whether a call of a function with that first argument may be told by another one. What a function that was
@@ -330,26 +334,26 @@ class Siblings:
         return (self.on and type(first) is ModuleObject and first.obj is not None and first.source is not None
                 and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN and not self.s.levels)
 
-    def are_found(self) -> bool:
-        """Whether something that was made while capturing, and may change, was put where a call may find it: into an
-        object that was there before. Nothing tells that a call has read it."""
-        log, (count, last) = self.s.effects.log, self.asked
-        if count > len(log) or count and log[count - 1] is not last:
-            count = 0
-        if any(_may_change(arg) for effect in log[count:] for arg in effect.args):
-            return True
-        self.asked = len(log), log[-1] if log else None
-        return any(map(_may_change, self.s.states.now.values()))
+    def findable(self) -> dict[int, Value] | None:
+        """What was made while capturing, may change, and was put where a call may find it: into an object that was
+        there before, say. Nothing tells that a call has read it. By identity; None where it is not known."""
+        found: dict[int, Value] = {}
+        if len(self.s.effects.log) > 10 * _MOST:
+            return None
+        known = all(_reach(effect.args, found) for effect in self.s.effects.log) and _reach(
+            list(self.s.states.now.values()), found)
+        return found if known else None
 
-    def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value], follow: Callable[[], Value]) -> Value:
+    def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
+             follow: Callable[[], Value]) -> Value:
         """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
         s, module = self.s, args[0]
-        if (not self.is_untouched(module) or self.are_found()
+        if (not self.is_untouched(module) or (findable := self.findable()) is None
             or (arguments := given(s, args, kwargs)) is None):
             return follow()
         known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
         for followed in list(known):
-            if not followed.still_holds(s):
+            if not followed.still_holds(s, findable):
                 known.remove(followed)
             elif (result := self.told(followed, fn, module, arguments)) is not None:
                 return result

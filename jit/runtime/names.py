@@ -340,7 +340,8 @@ def made_later(result: Callable, maker: Callable, *arguments: object) -> Callabl
 
 _EXACT = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
           torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-_SHARED = (str, int, bool, type(None), torch.dtype, torch.device)  # of which equal ones of one type are the same constant
+# Of which equal ones of one type are the same constant.
+_SHARED = (str, int, bool, type(None), torch.dtype, torch.device)
 _IN_ORDER: dict[type, Callable] = {tuple: tuple_of, list: list_of, frozenset: frozenset_of}
 _DESCRIPTORS = (classmethod, staticmethod, property, functools.cached_property)
 # Where to look for what does not say where it is, such as the type of functions.
@@ -486,7 +487,8 @@ class Naming:
             return ""
         known = self.reasons.get(id(name))
         if known is None:
-            reason = name.reason if isinstance(name, Unnameable) else next(filter(None, map(self.why_not, name.parts())), "")
+            reason = (name.reason if isinstance(name, Unnameable)
+                      else next(filter(None, map(self.why_not, name.parts())), ""))
             known = self.reasons[id(name)] = name, reason
         return known[1]
 
@@ -617,8 +619,8 @@ class Naming:
 
 
 class Learned:
-    """The paths of one guard program. ``steps``: of each accessor (parent, kind, key), the name of a root, or None where
-    none leads to what it reads."""
+    """The paths of one guard program. ``steps``: of each accessor (parent, kind, key), the name of a root, or None
+    where none leads to what it reads."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, str, Name] | Name | None] = []
