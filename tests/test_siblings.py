@@ -671,3 +671,42 @@ def test_arrays(told):
     model.blocks[3].gain[0] = 9.0
     model.blocks[2].gain = model.blocks[1].gain
     torch.testing.assert_close(compiled(x), model(x))
+
+
+class Inner(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.lin, self.table = nn.Linear(8, 8), table
+
+    def forward(self, x):
+        return self.lin(x) * self.table["gain"]
+
+
+class Outer(nn.Module):
+    """Has siblings inside, of which one is told by the other."""
+
+    def __init__(self, same):
+        super().__init__()
+        tables = [{"gain": 2.0}] * 3 if same else [{"gain": 2.0} for _ in range(3)]
+        self.parts = nn.ModuleList(Inner(table) for table in tables)
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x * 2 if self.parts[1].table is self.parts[2].table else x
+
+
+@pytest.mark.parametrize("same", [(0, 0, 0, 0, 0), (1, 1, 1, 1, 1), (0, 0, 1, 0, 1), (1, 1, 0, 1, 0)])
+def test_siblings_inside(told, same):
+    torch.manual_seed(0)
+    model, x = Model([Outer(kind) for kind in same]), torch.randn(3, 8)
+    compare(model, x, same_facts=False)
+    assert told.count("Inner") >= 2
+    assert told.count("Outer") >= (2 if len(set(same)) == 1 else 0)
+    compiled = jit.compile(model)
+    torch.testing.assert_close(compiled(x), model(x))
+    parts = model.blocks[3].parts
+    parts[1].table = parts[2].table if parts[1].table is not parts[2].table else dict(parts[2].table)
+    torch.testing.assert_close(compiled(x), model(x))
+    parts[2].table["gain"] = 5.0
+    torch.testing.assert_close(compiled(x), model(x))

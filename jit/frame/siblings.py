@@ -423,14 +423,19 @@ class Telling:
             guards.add(self.moved(source), fact.moved(self.moved))
         for at in template.present:
             guards.add_presence(sources[at])
-        s.siblings.unsettled += objects
+        if guards.heard is not None:  # for a call around this one, all of them were met here
+            guards.heard.wrapped += objects
+        for at, obj in objects:
+            if not is_leaf(obj):
+                s.heap.keep(obj)
+                s.siblings.unsettled.append((at, obj))
         return self.result(of.result, copy)
 
     def moved(self, source: Source) -> Source:
         return self.sources[self.template.number(source)] if self.template.is_under(source) else source
 
     def check(self) -> list[tuple[Source, object]]:
-        """Everything that was asked of the first module holds of this one. -> the objects behind it."""
+        """Everything that was asked of the first module holds of this one. -> what is behind it."""
         s, template, sources = self.s, self.template, self.sources
         if not all(s.guards.known(sources[0], fact.moved(self.moved)) for fact in self.of.before):
             raise Differs("less is known of the module")
@@ -442,6 +447,7 @@ class Telling:
         found = []
         for number, first, is_new in template.wrapped:
             obj, at = value(self.objects, number), sources[number]
+            found.append((at, obj))
             if is_leaf(first):
                 if (varying.history is not None and type(obj) in (int, float) and src.changeable(at)
                     and varying.number(obj, at, None) is not None):
@@ -454,7 +460,6 @@ class Telling:
             if (counterparts.setdefault(id(first), obj) is not obj
                 or taken.setdefault(id(obj), id(first)) != id(first)):
                 raise Differs("other objects are the same")
-            found.append((at, obj))
         for number, n in template.lengths:
             if varying.history is not None and varying.length_at(sources[number], n) is not n:
                 raise Differs("a length varies")
