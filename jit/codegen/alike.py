@@ -16,11 +16,11 @@ import torch
 from ..graph.dims import Dim
 from ..graph.ir import Node
 from ..turns import point
-from . import fusion
+from . import fusion, lower
 from .groups import Group, Root
 from .indexing import VIEWS
 from .loops import index_key
-from .lower import Lowered, Place, lower_group
+from .lower import Lowered, Place
 
 if TYPE_CHECKING:
     from .buffers import Storage
@@ -131,7 +131,7 @@ class Alike:
         if structure.columns is not None:
             group.columns = self._group(structure.device, structure.columns, roots)
         stored = {m.node: places[m.node] for m in roots if m.node in places}
-        return lower_group(group, places.get, stored, name)
+        return lower.lower_group(group, places.get, stored, name)
 
     def _group(self, device: torch.device, walk: _Walk, roots: list[Root]) -> Group:
         group = Group(device)
