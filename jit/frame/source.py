@@ -765,21 +765,10 @@ class FunctionField(_Derived):
 
 
 def step_of(source: Source) -> Callable[[Source], Source]:
-    """What makes the same step from another object."""
-    cls = type(source)
-    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source) if field.name != "of"}
-    new, is_item = object.__new__, isinstance(source, Item)
-
-    def made(base: Source) -> Source:
-        made = new(cls)
-        own = made.__dict__
-        own.update(fields)
-        own["of"] = base
-        if is_item:
-            made.__post_init__()  # type: ignore[attr-defined]
-        return made
-
-    return made
+    """What makes the same step from another object, of a source that is read from one (``_Derived``)."""
+    cls: Any = type(source)
+    fields = [getattr(source, field.name) for field in dataclasses.fields(source)[1:]]  # the first one is ``of``
+    return lambda base: cls(base, *fields)
 
 
 def changeable(source: Source | None) -> bool:
