@@ -53,9 +53,8 @@ def torch_state():
     torch.manual_seed(0)
     dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    validated = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(True)  # loading PyTorch's own compiler ends that
     yield
-    torch.distributions.Distribution.set_default_validate_args(validated)
     torch.set_default_dtype(dtype)
     torch.set_grad_enabled(grad)
     if torch.get_num_threads() != threads:

@@ -17,6 +17,8 @@ import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
+
 from .. import config
 from ..graph import stretch
 from ..runtime import facts
@@ -68,12 +70,17 @@ class Given:
         return at
 
 
-def given(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Given | None:
+def _is_plain(v: TensorValue) -> bool:
+    """Whether a tensor was made while capturing, and is nothing but what its handle says."""
+    return v.obj is None and v.cls is torch.Tensor and not v.elsewhere and v.grad is None
+
+
+def given(args: list[Value], kwargs: dict[str, Value]) -> Given | None:
     """The arguments behind the first one; None where they are more than plain data and tensors."""
     found = Given((), [], [])
     looks = []
     for v in (*args[1:], *kwargs.values()):
-        look = _look(s, v, found)
+        look = _look(v, found)
         if look is None:
             return None
         looks.append(look)
@@ -81,12 +88,12 @@ def given(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Given | No
     return found
 
 
-def _look(s: Session, v: Value, found: Given) -> object:
+def _look(v: Value, found: Given) -> object:
     at = found.place(v)
     if v.source is not None or type(v) in (DimValue, FloatValue):
         return ("known", id(v))  # the same one for both
     if type(v) is TensorValue:
-        if v.obj is not None or v.elsewhere or v.grad is not None or v._handle is None:
+        if not _is_plain(v) or v._handle is None:
             return ("known", id(v))
         if not stretch.is_plain(v._handle):
             return ("known", id(v)) if v._handle.base.input is not None else None
@@ -98,15 +105,15 @@ def _look(s: Session, v: Value, found: Given) -> object:
         plain = v.value is None or isinstance(v.value, (bool, int, float, str))
         return ("constant", at, type(v.value), repr(v.value) if plain else id(v.value))
     if type(v) in (TupleValue, ListValue) and v.obj is None and v.cls is v.builtin and v._elements is not None:
-        return _container(s, v, at, (), v._elements, found)
+        return _container(v, at, (), v._elements, found)
     if type(v) is DictValue and v.obj is None and v.cls is dict and v._entries is not None and not v.written:
         if all(key.is_leaf and key.source is None and type(key.value) is str for key, _ in v._entries.values()):
-            return _container(s, v, at, tuple(v._entries), [value for _, value in v._entries.values()], found)
+            return _container(v, at, tuple(v._entries), [value for _, value in v._entries.values()], found)
     return None
 
 
-def _container(s: Session, v: Value, at: int, names: tuple, elements: list[Value], found: Given) -> tuple | None:
-    looks = [_look(s, e, found) for e in elements]
+def _container(v: Value, at: int, names: tuple, elements: list[Value], found: Given) -> tuple | None:
+    looks = [_look(e, found) for e in elements]
     return None if None in looks else (type(v), at, names, *looks)
 
 
@@ -175,9 +182,7 @@ class Followed:
         if value.source is not None or type(value) in (Constant, DimValue):
             return True
         if type(value) is TensorValue:
-            if value.obj is not None or value.cls.__name__ != "Tensor" or value.elsewhere or value.grad is not None:
-                return False
-            if value._handle is None:
+            if not _is_plain(value) or value._handle is None:
                 return False
             self.handles[id(value)] = value._handle
             return True
@@ -320,6 +325,8 @@ class Siblings:
     def __init__(self, s: Session) -> None:
         self.s = s
         self.on = bool(config.siblings)
+        if not self.on:
+            s.guards.heard = None
         self.known: dict[tuple, list[Followed]] = {}
         self.unsettled: list[tuple[Source, object]] = []
 
@@ -349,7 +356,7 @@ class Siblings:
         """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
         s, module = self.s, args[0]
         if (not self.is_untouched(module) or (findable := self.findable()) is None
-            or (arguments := given(s, args, kwargs)) is None):
+            or (arguments := given(args, kwargs)) is None):
             return follow()
         known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
         for followed in list(known):

@@ -54,14 +54,15 @@ def is_plain(handle: TensorHandle) -> bool:
     base = handle.base
     return (base.input is None and base.region is None and base.frozen is None and not base.shadows
             and base.physical is None and base.mapped is None and handle.member is None
-            and handle.physical is None and not handle.stale and handle._version == base.version)
+            and handle.physical is None and not handle.stale and handle._version == base.version
+            and not any(step.call for step in handle.chain))
 
 
 def outline(handle: TensorHandle) -> tuple:
     """What two plain tensors have in common for which the same is traced."""
     base = handle.base
-    return (handle.type, base.type, handle._grad, handle._leaf, base.grad, base.carries, base.fragile, base.mutated,
-            tuple([(step.op, step.type, step.restricted, step.call, tuple(step.attrs.items()))
+    return (handle.type, base.type, handle._grad, handle._leaf, base.grad, base.carries, base.fragile,
+            tuple([(step.op, step.type, step.restricted, tuple(step.attrs.items()))
                    for step in handle.chain]))
 
 
@@ -70,12 +71,13 @@ class Stretch:
 
     Attributes:
         copyable: whether it may be copied.
-        inputs: those of its nodes that are graph inputs, with their handles.
+        handles: those of its nodes that are graph inputs, and their handles.
+        memory: that of these, and whether it is still fragile.
     """
 
     def __init__(self, tracer: Tracer, begin: Mark, results: list[TensorHandle]) -> None:
         b = tracer.builder
-        self.begin, self.end = begin.nodes, len(b.nodes)
+        self.end = len(b.nodes)
         self.nodes, self.events = b.nodes[begin.nodes:], tracer.events[begin.events:]
         self.ids = [n.id for n in self.nodes]
         self.handles = {h.node: h for h in tracer.inputs[_inputs_before(tracer, self.nodes):]}
@@ -88,7 +90,7 @@ class Stretch:
             # A function of ours holds descriptions of its own.
             and not any(event.wrote or type(event.fn).__module__.startswith("jit.") for event in self.events)
             and not any(h.base.mutated or h.base.region is not None for h in self.handles.values())
-            and all(h.base.node not in own or _is_copyable(h) for h in results))
+            and all(h.base.node not in own or is_plain(h) for h in results))
 
     def still_there(self, tracer: Tracer) -> bool:
         """Whether it was not taken back, and nothing was written since this was last asked."""
@@ -105,13 +107,6 @@ def only_said(changes: list[tuple] | None) -> bool:
 
 def _inputs_before(tracer: Tracer, nodes: list[Node]) -> int:
     return len(tracer.inputs) - sum(n.op == "input" for n in nodes)
-
-
-def _is_copyable(handle: TensorHandle) -> bool:
-    base = handle.base
-    return (base.input is None and not base.mutated and base.region is None and base.frozen is None
-            and not base.shadows and base.physical is None and base.mapped is None and handle.member is None
-            and handle.physical is None and not handle.stale and handle._version == base.version)
 
 
 class Copy:

@@ -9,7 +9,6 @@ read.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import pickle
 import zlib
@@ -17,6 +16,7 @@ from typing import Any
 
 from jit import turns
 from jit.runtime.names import Name, Naming, Value, calling, rule
+from jit.runtime.steps import fields_of
 
 _PLAIN = {type(None), bool, int, float, complex, str, tuple}
 _CONTAINERS = {dict, list, slice}
@@ -29,15 +29,10 @@ def by_value(*classes: type) -> None:
     _values.update(classes)
 
 
-@functools.lru_cache(1024)
-def _fields(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-
-
 def _made(cls: type, *values: object) -> object:
     """A frozen dataclass of its fields."""
     record: Any = object.__new__(cls)
-    for field, value in zip(_fields(cls), values, strict=True):
+    for field, value in zip(fields_of(cls), values, strict=True):
         object.__setattr__(record, field, value)
     return record
 
@@ -58,7 +53,7 @@ class _Writer(pickle.Pickler):
         cls = type(obj)
         if cls in _values:
             if dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
-                return _made, (cls, *[getattr(obj, f.name) for f in dataclasses.fields(cls)])
+                return _made, (cls, *[getattr(obj, field) for field in fields_of(cls)])
             return NotImplemented
         if obj is _kept or cls in _PLAIN or cls in _CONTAINERS:
             return NotImplemented
@@ -89,7 +84,7 @@ class _WriterOfRecords(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         cls = type(obj)
         if cls in _values and dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
-            return _made, (cls, *[getattr(obj, field) for field in _fields(cls)])
+            return _made, (cls, *[getattr(obj, field) for field in fields_of(cls)])
         return NotImplemented
 
 

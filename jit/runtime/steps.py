@@ -39,11 +39,12 @@ class _Recorded:
 
     def record(self) -> tuple:
         """What the native executor is given: the kind, then the fields in order."""
-        return (self.kind, *[_record(getattr(self, name)) for name in _fields_of(type(self))])  # type: ignore[arg-type]
+        return (self.kind, *[_record(getattr(self, name)) for name in fields_of(type(self))])  # type: ignore[arg-type]
 
 
 @functools.cache
-def _fields_of(kind: type) -> tuple[str, ...]:
+def fields_of(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields, in order."""
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
