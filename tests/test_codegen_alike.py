@@ -11,7 +11,7 @@ from codegen_graphs import compare, compile_reference, moved, trace
 from graph_harness import trace as traced
 
 import jit
-from jit.codegen import Options, alike, planner, reference
+from jit.codegen import Options, alike, lower, planner, reference
 from jit.graph.autodiff import differentiate
 from jit.graph.interpret import evaluate
 from jit.graph.passes import SCHEDULED, STANDARD, run_passes
@@ -49,10 +49,10 @@ def mixture(x, i):
 
 def lowered_each(self, group, name):
     """``Alike.lower`` without a memory."""
-    places = {n: alike.Place(s, (s if s.kind == "input" else n).type.strides, 0, n.type.dtype)
+    places = {n: lower.Place(s, (s if s.kind == "input" else n).type.strides, 0, n.type.dtype)
               for n, s in self.storages.items()}
     stored = {m.node: places[m.node] for m in group.members if m.node in places}
-    return alike.lower_group(group, places.get, stored, name)
+    return lower.lower_group(group, places.get, stored, name)
 
 
 @pytest.fixture
@@ -138,13 +138,13 @@ def test_plans_of_kernels_with_columns(plans, monkeypatch):
 
 
 def test_more_layers_are_not_more_to_lower(monkeypatch):
-    counts, lower = [], alike.lower_group
+    counts, made = [], lower.lower_group
 
     def counted(*args):
         counts[-1] += 1
-        return lower(*args)
+        return made(*args)
 
-    monkeypatch.setattr(alike, "lower_group", counted)
+    monkeypatch.setattr(lower, "lower_group", counted)
     for n in (4, 8):
         counts.append(0)
         model = layers(n)
