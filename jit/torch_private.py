@@ -237,6 +237,8 @@ if not hasattr(torch.ops.aten.add.Tensor, "_schema"):
 why_no_hooks, forbid_hooks, allow_hooks = (
     required(f"_C._autograd._saved_tensors_hooks_{what}", "asks eager where hooks of saved tensors are disabled")
     for what in ("get_disabled_error_message", "disable", "enable"))
+run_backward = optional("autograd.graph._engine_run_backward", "gradients without loading PyTorch's symbolic sizes",
+                        "torch.autograd.grad loads them")
 peek_transform = required("_C._functorch.peek_interpreter_stack", "refuses to capture inside a transform of torch.func")
 is_transformed = required("_C._functorch.is_functorch_wrapped_tensor",
                           "refuses tensors that belong to a transform of torch.func")

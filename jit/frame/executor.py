@@ -8,7 +8,7 @@ from .. import progress
 from ..errors import Unsupported
 from ..turns import point
 from .decode import decode
-from .values.base import Raised, Value
+from .values.base import Raised, Value, births
 from .values.constant import Constant
 from .values.functions import CellValue, FunctionValue
 
@@ -73,6 +73,7 @@ class Frame:
         self.instructions = self.code.instructions
         self.globals = fn.globals
         self.locals = bound
+        self.born = births()
         self.cells: dict[str, CellValue] = {}
         self.stack: list[Value] = []
         self.pc = 0

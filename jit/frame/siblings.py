@@ -24,6 +24,7 @@ from ..graph import stretch
 from ..runtime import facts
 from ..runtime import guards as native_guards
 from . import source as src
+from .executor import Frame
 from .values.base import Value, births
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
@@ -195,7 +196,7 @@ class Followed:
 
     def is_own(self, change: tuple) -> bool:
         """Whether what was changed was made in the call."""
-        return isinstance(change[0], (Value, Overlay)) and change[0].born > self.born
+        return isinstance(change[0], (Value, Overlay, Frame)) and change[0].born > self.born
 
     def still_holds(self, s: Session, findable: dict[int, Value]) -> bool:
         """Whether nothing that it may have read was changed since this was last asked."""
@@ -204,10 +205,11 @@ class Followed:
                 and stretch.is_same(self.mark.state, stretch.state_of(s.tracer))):
             return False
         changes, touched = self.changes.new(), s.heap.touched
+        # A generator's frame is read by running it, which changes it: then the call has not done nothing else.
         return changes is not None and not any(
             is_entry or not isinstance(holder, Value) or id(holder) in findable or holder.source is not None
             and (name not in _FILLED_IN or holder in touched)
-            for holder, name, _, is_entry in changes)
+            for holder, name, _, is_entry in changes if type(holder) is not Frame)
 
 
 class Template:

@@ -21,7 +21,7 @@ from jit.graph.ir import CHECKED, Node, TensorType
 from jit.graph.nested import key, of_kind, replaced, several
 from jit.graph.number_results import NumberResult, type_of, type_of_value
 from jit.graph.op_info import op_info
-from jit.graph.probe import StandIns, ask
+from jit.graph.probe import StandIns, ask, is_quick, plain_ints, smaller
 from jit.graph.probed_sizes import dims_of, learned
 from jit.recent import Recent
 from jit.runtime.result_numbers import DTYPES
@@ -459,14 +459,27 @@ def has_history(o: Overload, values: list[object], given: set[Node], index: int)
 
 
 def _run_recorded(o: Overload, values: list[object], given: set[Node]) -> tuple | None:
-    """Which results of a run on meta tensors require grad where ``given`` do, or of one on zeros where it has no such
-    run; None where it has neither."""
-    result = _ask(o, values, grad=True, leaves=given).result
+    """Which results of a run require grad where ``given`` do: of one on small tensors of zeros, of one on meta tensors
+    where that cannot be made, or of one on zeros where it has no such run; None where it has none."""
+    result = _small_run(o, values, given)
+    if result is None:
+        result = _ask(o, values, grad=True, leaves=given).result
     if result is None and _whatever_values(o, values) is not None:
         result = _ask(o, values, "cpu", grad=True, leaves=given).result
     if result is None:
         return None
     return tuple([isinstance(r, torch.Tensor) and r.requires_grad for r in several(result)])
+
+
+def _small_run(o: Overload, values: list[object], given: set[Node]) -> object:
+    """The results of a run on the CPU on tensors of other sizes; None where there is none. PyTorch's kernels for meta
+    tensors are written in Python, slow, and may load most of PyTorch."""
+    nodes = list(nodes_of(values))
+    sizes = smaller(nodes, plain_ints(values))
+    if (o.trusting or not o.name.startswith("aten::") or _has_places(nodes)
+        or not is_quick(nodes, sizes, values)):
+        return None
+    return ask(o.run, (values,), {}, StandIns(0, "cpu", sizes, leaves=given), True).result
 
 
 def _as_run(o: Overload, values: list[object], types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:

@@ -22,7 +22,7 @@ from jit.errors import JitError
 from jit.graph import layout
 from jit.graph.dims import hint
 from jit.graph.nested import of_kind, replaced
-from jit.graph.probe import Described, StandIns, own_numbers, without_traces
+from jit.graph.probe import Described, StandIns, gradients, own_numbers, without_traces
 from jit.graph.saved_tensors import Event, described
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
 
 def _gradients(roots: list, tangents: list, wrt: list, create: bool) -> list:
     seeds = [torch.ones_like(r) if t is None else t for r, t in zip(roots, tangents)]
-    return list(torch.autograd.grad(roots, wrt, seeds, retain_graph=True, create_graph=create, allow_unused=True))
+    return gradients(roots, wrt, seeds, keep=True, again=create)
 
 
 @dataclass(frozen=True, eq=False)

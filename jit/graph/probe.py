@@ -18,7 +18,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -29,12 +29,11 @@ from jit.errors import JitError
 from jit.graph import unwritable
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import TensorHandle
-from jit.graph.ir import Node, contiguous_strides
-from jit.graph.nested import mapped
+from jit.graph.ir import Node
+from jit.graph.nested import mapped, of_kind
 from jit.graph.sym_float import SymFloat
 
-if TYPE_CHECKING:
-    pass
+QUICK = 1 << 16  # elements up to which a call is made with data
 
 
 class Described:
@@ -54,7 +53,8 @@ class StandIns:
         fill: a number that the tensors hold; None for values that are all different, between 0.1 and 1.1, and ones for
             integers.
         device: where they are made; None: each where the tensor is for which it stands.
-        sizes: size -> another one to be used in its place.
+        sizes: size -> another one to be used in its place. Dimensions lie in memory in the same order, and what could
+            be seen as one dimension still can.
         grad: those of handles that require grad do so too, and are no leaves.
         leaves: nodes whose tensors are leaves that require grad.
         unwritable: those of handles that may not be written where gradients are recorded may not be either.
@@ -85,8 +85,8 @@ class StandIns:
         t = v.type
         shape, strides = tuple(map(hint, t.shape)), tuple(map(hint, t.strides))
         if self.sizes:
-            shape = tuple(self.sizes.get(n, n) for n in shape)
-            strides = contiguous_strides(shape)
+            small = tuple(self.sizes.get(n, n) for n in shape)
+            shape, strides = small, _laid_out_alike(shape, strides, small)
         x = torch.empty_strided(shape, strides, dtype=t.dtype, device=self.device or t.device)
         if self.device != "meta":
             self.fill_in(x)
@@ -291,6 +291,16 @@ def of_tensors(fn: Callable, *args: list[object], **kwargs: bool) -> Answer:
     return ask(fn, args, kwargs, StandIns(), True)
 
 
+def gradients(made: list, wanted: list, seeds: list | None = None, keep: bool = False, again: bool = False) -> list:
+    """As ``torch.autograd.grad`` with ``seeds`` (None: ones), None where there is no gradient. It says less of seeds
+    that do not fit, and loads no other part of PyTorch for that."""
+    seeds = [torch.ones_like(t) for t in made] if seeds is None else seeds
+    if torch_private.run_backward is None:
+        return list(torch.autograd.grad(made, wanted, seeds, retain_graph=keep, create_graph=again, allow_unused=True))
+    return list(torch_private.run_backward(tuple(made), tuple(seeds), keep, again, tuple(wanted), True,
+                                           accumulate_grad=False))
+
+
 def smaller(tensors: list, numbers: Collection[int] = frozenset()) -> dict:
     """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even
     for even, and in their order. Those among ``numbers`` stay what they are, and what these divide stays divisible."""
@@ -307,13 +317,38 @@ def smaller(tensors: list, numbers: Collection[int] = frozenset()) -> dict:
     return {n: small for n, small in found.items() if small < n and n not in taken}
 
 
+def _laid_out_alike(shape: tuple[int, ...], strides: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a tensor of the sizes ``small`` that lies in memory as one of ``shape`` and ``strides`` does."""
+    found, end, whole = [1] * len(shape), 1, 1  # behind the dimensions so far: the next stride if there is no gap
+    for stride, d in sorted((stride, d) for d, stride in enumerate(strides) if shape[d] != 1):
+        if stride == 0:
+            found[d] = 0
+            continue
+        found[d] = stride if stride < end else whole if stride == end else 2 * whole
+        end, whole = max(end, stride * shape[d]), max(whole, found[d] * small[d])
+    return tuple(found)
+
+
+def plain_ints(v: object) -> list[int]:
+    """The integers in nested arguments."""
+    return [n for n in of_kind(int, v) if type(n) is int]
+
+
+def is_quick(tensors: Sequence[Any], sizes: dict[int, int], arguments: object) -> bool:
+    """Whether a call on ``tensors`` (handles, descriptions or nodes) with other ``sizes`` computes few elements, as far
+    as the integers among its ``arguments`` tell."""
+    elements = sum(math.prod(sizes.get(n, n) for n in map(hint, x.type.shape)) for x in tensors)
+    return elements <= QUICK and math.prod(max(abs(n), 1) for n in plain_ints(arguments)) <= QUICK
+
+
 def _not_a_leaf(x: torch.Tensor) -> torch.Tensor:
     """The same tensor as a result, which may be written; a view of a leaf may not."""
-    made = x.clone()
-    if made.stride() == x.stride():
-        return made
-    memory = x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,))
-    return memory.clone().as_strided(x.shape, x.stride())
+    elements = x.untyped_storage().nbytes() // x.itemsize
+    if x.numel() == elements:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    memory = x.as_strided((elements,), (1,))
+    own = torch.empty((elements,), dtype=x.dtype, device=x.device)
+    return own.copy_(memory).as_strided(x.shape, x.stride())
 
 
 _AS: dict[str | None, Callable] = {"a leaf": _same, "a view of a leaf": lambda x: x.view_as(x)}

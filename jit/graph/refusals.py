@@ -31,7 +31,7 @@ from jit.graph.nested import holds, key, of_kind, replaced
 from jit.graph.op_info import op_info
 from jit.graph.registry import OPS, PYTHON
 from jit.graph.sym_float import SymFloat
-from jit.graph.probe import StandIns, ask, error_of, smaller
+from jit.graph.probe import StandIns, ask, error_of, is_quick, smaller
 
 if TYPE_CHECKING:
     from jit.errors import JitError
@@ -238,6 +238,9 @@ class _Call:
         """Of a view."""
         if len({h.type.device for h in self.tensors}) > 1 and (refusal := self._refusal_of_device(None)) is not None:
             return refusal
+        # PyTorch's kernels for tensors without data are written in Python, slow, and may load most of PyTorch.
+        if len(self.tensors) == 1 and not self.numbers and self._raises(smaller(self.tensors)) is None:
+            return None
         error = self._raises(None, device="meta")
         if _says_nothing(error):
             return None
@@ -253,6 +256,9 @@ class _Call:
         args, kwargs = given.of(self.args), given.of(self.kwargs)
         if not backend(torch.device(kwargs.get("device") or torch.get_default_device())).host:
             return None
+        if not holds(float, (args, kwargs)) and is_quick((), {}, (args, kwargs)):
+            error = error_of(self.fn, args, kwargs, given)
+            return None if error is None else (type(error), error.args)
         for most in (None, 64):
             if most is not None:  # the numbers have to fit, however many elements there are
                 args = [v if _is_value(self.name, at) else replaced(int, lambda n: min(n, most), v)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import torch
 
-from jit import torch_private
+from jit import torch_private, turns
 from jit.devices import backend
 from jit.errors import NeedsEager
+from jit.graph import probe
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
@@ -29,7 +30,7 @@ from jit.graph.nested import key, of_kind, replaced
 from jit.graph.recording import positions
 from jit.graph.op_info import op_info
 from jit.graph.prim_info import info
-from jit.graph.probe import Described, StandIns, ask, of_tensors, smaller
+from jit.graph.probe import QUICK, Described, StandIns, ask, gradients, is_quick, of_tensors, plain_ints, smaller
 
 if TYPE_CHECKING:
     from jit.graph.handles import Base
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 _KINDS = 1 << 12  # calls that are remembered
-_SMALL = 1 << 12  # elements of all operands up to which an operation that cannot do without data is tried with some
+_SMALL = 1 << 12  # elements of all operands up to which an operation is tried with them as large as they are
 
 
 class Event(NamedTuple):
@@ -116,17 +117,19 @@ def _by_id(event: Event, found: tuple | None) -> tuple | None:
 
 def _asked(event: Event) -> tuple | None:
     """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
-    small = sum(hint(d.type.numel) for d in event.read) <= _SMALL
-    devices, read_from = ["meta"], [backend(d.type.device) for d in event.read]
-    if small and all(kind.host for kind in read_from):
-        devices.append("cpu")
-    elif any(kind.saves_otherwise for kind in read_from) and all(d.type.dtype.is_floating_point
-                                                                       for d in event.read):
+    devices, kinds = ["meta"], [backend(d.type.device) for d in event.read]
+    small, sizes = sum(hint(d.type.numel) for d in event.read) <= _SMALL, None
+    if not small:
+        sizes = smaller(event.read, plain_ints((event.args, event.kwargs)))
+    # PyTorch's kernels for tensors without data are written in Python, slow, and may load most of PyTorch.
+    if _is_small(event, sizes):
+        devices.insert(0, "cpu")
+    if (any(kind.saves_otherwise for kind in kinds) and not all(kind.host for kind in kinds)
+        and all(d.type.dtype.is_floating_point for d in event.read)):
         devices.insert(0, None)  # of floats there is no index that a kernel could fail on
     for device in devices:
-        numbers = {v for v in of_kind(int, event.args) if type(v) is int}
-        sizes = smaller(event.read, numbers) if device is None and not small else None
-        given = StandIns(1, device, sizes, grad=True)
+        sizes_here = None if device == "meta" else sizes
+        given = StandIns(1, device, sizes_here, grad=True)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
         answer = ask(event.fn, event.args, event.kwargs, given, True, keeping=True)
         if answer.error is not None:  # it may not take tensors without data
@@ -138,6 +141,15 @@ def _asked(event: Event) -> tuple | None:
         return read, made, tuple(i for i, d in enumerate(event.read)
                                  if torch_private.version_of(given.of(d)) != before[i])
     return None
+
+
+def _is_small(event: Event, sizes: dict[int, int] | None) -> bool:
+    """Whether an operation can be made on tensors of these sizes, with data: it computes few elements, and draws
+    nothing on a thread that may not."""
+    if op_info(_name(event)).untried or turns.here() and probe.may_draw(event.fn):  # type: ignore[arg-type]
+        return False
+    made = sum(hint(node.type.numel) for _, node in event.made if not node.several)
+    return is_quick(event.read, sizes or {}, () if made <= QUICK else (event.args, event.kwargs))
 
 
 _backwards: dict = {}  # what a call is -> what its backward raises, or None
@@ -204,8 +216,7 @@ def _asked_backward(event: Event, unequal: bool) -> str | None:
             return None
         made = [t for t in of_kind(torch.Tensor, answer.result) if t.requires_grad]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
-        error = made and wanted and of_tensors(torch.autograd.grad, made,
-                                               wanted, [torch.ones_like(t) for t in made], allow_unused=True).error
+        error = made and wanted and of_tensors(gradients, made, wanted).error
         if not error or not any(said in str(error) for said in _OF_TYPES):
             return None
     return str(error)
@@ -353,13 +364,11 @@ def _passes_twice(event: Event) -> bool:
     which hooks do not see."""
     key = _key(event)
     if key is None or key not in _twice:
-        numbers = {v for v in of_kind(int, event.args) if type(v) is int}
-        given = StandIns(1, "cpu", smaller(event.read, numbers), grad=True)
+        given = StandIns(1, "cpu", smaller(event.read, plain_ints(event.args)), grad=True)
         answer = ask(event.fn, event.args, event.kwargs, given, True)
         made = [] if answer.error else [t for t in of_kind(torch.Tensor, answer.result) if t.grad_fn is not None]
         wanted = [t for t in map(given.of, event.read) if t.requires_grad]
-        walk = torch.autograd.grad, made, wanted, [torch.ones_like(t) for t in made]
-        found = bool(made and wanted) and all(of_tensors(*walk, allow_unused=True).error is None for _ in range(2))
+        found = bool(made and wanted) and all(of_tensors(gradients, made, wanted).error is None for _ in range(2))
         if key is None:
             return found
         if len(_twice) >= _KINDS:

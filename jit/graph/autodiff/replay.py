@@ -20,7 +20,7 @@ from jit.graph.dims import Dim, hint
 from jit.graph.ir import CHECKED, Node, Ref, filled, operator
 from jit.graph.nested import replaced, several
 from jit.graph.prim_info import info
-from jit.graph.probe import StandIns, of_tensors
+from jit.graph.probe import StandIns, gradients, of_tensors
 
 if TYPE_CHECKING:
     from jit.graph.autodiff.rules import GradBuilder
@@ -101,8 +101,7 @@ def _undefined(target: str, overload: str, args: tuple[object, ...], inputs: tup
         return []
     results = [r for r, p in zip(several(results), present) if p
                and isinstance(r, torch.Tensor) and r.requires_grad]
-    found = of_tensors(torch.autograd.grad, results, [tensors[k] for k in wanted],
-                       [torch.ones_like(r) for r in results], allow_unused=True).result
+    found = of_tensors(gradients, results, [tensors[k] for k in wanted]).result
     if found is None:
         return []
     return [k for k, g in zip(wanted, found) if g is None]
