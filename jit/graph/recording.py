@@ -62,7 +62,12 @@ class Recording:
 
 def positions(bits: int) -> tuple:
     """Of the bits that are set."""
-    return tuple(k for k in range(bits.bit_length()) if bits >> k & 1)
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,6 @@ from jit.graph.gradient_paths import carrying, leaves, passed
 from jit.graph.handles import NamedResult, TensorHandle
 from jit.graph.layout import equal_ints
 from jit.graph.nested import key, of_kind, replaced
-from jit.graph.recording import positions
 from jit.graph.op_info import op_info
 from jit.graph.prim_info import info
 from jit.graph.probe import QUICK, Described, StandIns, ask, gradients, is_quick, of_tensors, plain_ints, smaller
@@ -284,8 +283,9 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
     tensors that the caller has: he may write to them.
 
     Returns:
-        watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as positions in what was given: a
-            backward that goes from any of these results to any of these inputs raises when the tensor has been written.
+        watched: ((("input" | "output", position), tangents, wrt), ..), the latter two as bits for positions in what was
+            given: a backward that goes from any of these results to any of these inputs raises when the tensor has
+            been written.
         loose: positions of the results that autograd does not keep: they may be written, and no backward raises.
         unsaid: (("input" | "output", position), ..) that operations read or made of which PyTorch does not say what it
             keeps, or that share memory with other inputs.
@@ -331,7 +331,7 @@ def held_by_caller(tracer: Tracer, outputs: list[TensorHandle], wrt: tuple[int, 
                   and id(h.base) not in unknown and ("output", k) not in kept)
     unsaid = tuple((kind, k) for kind, handles in (("input", tracer.inputs), ("output", outputs))
                    for k, h in enumerate(handles) if id(h.base) in unknown or h.base.region is not None)
-    return tuple((place, positions(to), positions(fro)) for place, to, fro in found), loose, unsaid
+    return tuple(found), loose, unsaid
 
 
 def keeps(tracer: Tracer, base) -> bool:

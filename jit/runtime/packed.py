@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import operator
 import pickle
 import zlib
 from typing import Any
@@ -50,49 +51,47 @@ class _Writer(pickle.Pickler):
         self.kept: list[object] = []
 
     def reducer_override(self, obj: object) -> Any:
+        turns.point()
         cls = type(obj)
         if cls in _values:
             if dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
-                return _made, (cls, *[getattr(obj, field) for field in fields_of(cls)])
+                return _made, (cls, *[self.field(getattr(obj, field)) for field in fields_of(cls)])
             return NotImplemented
-        if obj is _kept or cls in _PLAIN or cls in _CONTAINERS:
+        if obj is _kept or obj is _made or cls in _PLAIN or cls in _CONTAINERS:
             return NotImplemented
-        self.kept.append(obj)  # once: the pickler remembers that it has
+        self.kept.append(obj.value if cls is _Whole else obj)  # once: the pickler remembers that it has
         return _kept, (len(self.kept) - 1,)
 
+    def field(self, value: object) -> object:
+        """What is written of a part of a record."""
+        return value
 
-class _WriterOfRecords(pickle.Pickler):
-    """Keeps containers as they are, and so has to be asked about everything."""
+
+class _WriterOfRecords(_Writer):
+    """Keeps containers as they are. The pickler does not ask about those, so they are written as something else."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, 5)
-        self.written = _PLAIN | _values
-        self.kept: list[object] = []
-        self.places: dict[int, int] = {}
+        super().__init__(file)
+        self.whole: dict[int, _Whole] = {}
 
-    def persistent_id(self, obj: object) -> int | None:
-        cls = type(obj)
-        if cls in self.written:
-            return None
-        turns.point()
-        place = self.places.get(id(obj))
-        if place is None:
-            place = self.places[id(obj)] = len(self.kept)
-            self.kept.append(obj)
-        return place
+    def field(self, value: object) -> object:
+        if type(value) is tuple:
+            fields = [v if type(v) is int else self.field(v) for v in value]
+            return value if all(map(operator.is_, fields, value)) else tuple(fields)
+        if type(value) in _PLAIN or type(value) in _values:
+            return value
+        return self.whole.setdefault(id(value), _Whole(value))
 
-    def reducer_override(self, obj: object) -> Any:
-        cls = type(obj)
-        if cls in _values and dataclasses.is_dataclass(cls) and cls.__reduce__ is object.__reduce__:
-            return _made, (cls, *[getattr(obj, field) for field in fields_of(cls)])
-        return NotImplemented
+
+class _Whole:
+    """Stands for an object that is kept."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
 
 
 class _Reader(pickle.Unpickler):
     kept: tuple[object, ...]
-
-    def persistent_load(self, place: int) -> object:
-        return self.kept[place]
 
     def find_class(self, module: str, name: str) -> Any:
         return self.kept.__getitem__ if name == _kept.__name__ else super().find_class(module, name)
@@ -107,7 +106,7 @@ class Packed:
     def __init__(self, record: object, containers: bool = False) -> None:
         file = io.BytesIO()
         writer = _Writer(file) if containers else _WriterOfRecords(file)
-        writer.dump(record)
+        writer.dump(writer.field(record))
         self.data, self.kept = zlib.compress(file.getvalue(), 1), tuple(writer.kept)
 
     def __call__(self) -> Any:

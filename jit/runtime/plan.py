@@ -177,14 +177,15 @@ class GradSpec:
             of bools ``present`` are given, with the inputs and outputs of the other one; of the other tangents it may
             read the sizes alone. It is asked once for each case, perhaps on another thread; None says that the backward
             for all tangents serves, with zeros, which is what is done without ``narrow``.
-        keeps: what a backward that does not retain the graph frees, as in eager: pairs (positions in ``tangents``,
-            positions in ``wrt``), each for what lies on the way from any of the former to any of the latter, and which
-            a second backward must not come to. None: all, if anything is saved.
-        watched: (("input" | "output"), position, writes, positions in ``tangents``, positions in ``wrt``): tensors that
-            eager keeps for the way from any of those tangents to any of those inputs. A backward that goes there raises
+        keeps: what a backward that does not retain the graph frees, as in eager: pairs (which of ``tangents``, which of
+            ``wrt``), each for what lies on the way from any of the former to any of the latter, and which a second
+            backward must not come to. Here and below, which ones are said by an int with bit k for position k. None:
+            all, if anything is saved.
+        watched: (("input" | "output"), position, writes, which of ``tangents``, which of ``wrt``): tensors that eager
+            keeps for the way from any of those tangents to any of those inputs. A backward that goes there raises
             where they have been written since the call, but for ``writes`` times by the caller himself.
-        uses: per saved value the positions in ``tangents`` of those whose gradients read it: it is given up when none
-            of these can be had any more, and may be written to where none of them is given. None: all.
+        uses: per saved value which of ``tangents`` have gradients that read it: it is given up when none of these can
+            be had any more, and may be written to where none of them is given. None: all.
     """
 
     n_outputs: int

@@ -18,7 +18,7 @@ from jit.graph.recording import positions
 
 def kept_by_eager(graph: Graph, wrt: tuple[int, ...], tangents: tuple[int, ...]) -> tuple:
     """((tangents, wrt), ..): one entry for all nodes that keep something and lie on the way from the same results to
-    the same inputs; both as positions in the arguments.
+    the same inputs; both as bits for positions in the arguments.
 
     A node is taken for one that keeps something when its gradient can not be computed without data. Multiplication by a
     number is not, though eager keeps some numbers.
@@ -48,7 +48,7 @@ def kept_by_eager(graph: Graph, wrt: tuple[int, ...], tangents: tuple[int, ...])
                 behind[i] = behind.get(i, 0) | given
         if _keeps(n, ahead, data):
             found[given, ahead[n]] = None
-    return tuple((positions(a), positions(b)) for a, b in found)
+    return tuple(found)
 
 
 def _sources(n: Node) -> tuple[Node, ...]:
@@ -73,7 +73,7 @@ def _keeps(n: Node, ahead: dict, data: set) -> bool:
 
 def uses(backward: Graph, n_saved: int) -> tuple:
     """For each saved value, the first ``n_saved`` inputs of ``backward``, the tangents (the others) whose gradients
-    read it."""
+    read it, as bits."""
     saved, tangents, found = {}, {}, [0] * n_saved
     for n in backward.nodes:
         if n.op == "input":
@@ -95,7 +95,7 @@ def uses(backward: Graph, n_saved: int) -> tuple:
     for o in backward.outputs:  # a gradient that is a saved value, whatever the tangents are
         for k in positions(saved[o.node]):
             found[k] = (1 << len(backward.inputs) - n_saved) - 1
-    return tuple(positions(bits) for bits in found)
+    return tuple(found)
 
 
 def kept_for_others(saved: tuple, read: tuple, watched: tuple, unsaid: tuple) -> list:
@@ -104,6 +104,6 @@ def kept_for_others(saved: tuple, read: tuple, watched: tuple, unsaid: tuple) ->
     ``uses``; the other two: see saved_tensors.held_by_caller."""
     kept: dict = {}
     for place, tangents, _ in watched:
-        kept.setdefault(place, set()).update(tangents)
+        kept[place] = kept.get(place, 0) | tangents
     return [place for place, tangents in zip(saved, read, strict=True)
-            if place in kept and place not in unsaid and not kept[place].issuperset(tangents)]
+            if place in kept and place not in unsaid and tangents & ~kept[place]]

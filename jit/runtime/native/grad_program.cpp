@@ -104,9 +104,15 @@ struct SpecParser {
         check(v.kind == GradProgram::kInput || v.base != w.output, "the base of a view is a view");
   }
 
+  // A set of positions as the bits of an int.
   std::vector<bool> mask(PyObject* o, size_t n, const char* what) {
+    if (!PyLong_Check(o)) raise(PyExc_TypeError, std::string(what) + ": an int is needed");
+    Ref length = Ref::steal(checked(PyObject_CallMethod(o, "bit_length", nullptr)));
+    check((size_t)as_int(length.get(), what) <= n, std::string(what) + ": a position is out of range");
+    Ref bytes = Ref::steal(checked(PyObject_CallMethod(o, "to_bytes", "ns", (Py_ssize_t)(n / 8 + 1), "little")));
+    const char* data = PyBytes_AS_STRING(bytes.get());
     std::vector<bool> bits(n);
-    for (int32_t i : indices(o, n, what)) bits[i] = true;
+    for (size_t i = 0; i < n; ++i) bits[i] = data[i / 8] >> (i % 8) & 1;
     return bits;
   }
 
