@@ -55,9 +55,10 @@ def captured(function, arguments, backward: bool) -> list:
         self.options = dataclasses.replace(self.options, target="reference")
         self.code = {key: i for i, key in enumerate(self.named)}
         self.sources = [(k.name, k.text()) for k in self.named.values()]
+        self.begun = []
 
-    old = planner.Planner.compile_kernels
-    planner.Planner.compile_kernels = record
+    old = planner.Planner.begin_kernels
+    planner.Planner.begin_kernels = record
     try:
         if backward:
             arguments = [a.detach().requires_grad_(a.is_floating_point()) for a in arguments]
@@ -69,7 +70,7 @@ def captured(function, arguments, backward: bool) -> list:
         if not found:
             print(f"  capture: {type(error).__name__}: {str(error)[:100]}", flush=True)
     finally:
-        planner.Planner.compile_kernels = old
+        planner.Planner.begin_kernels = old
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from . import config, failures, logs, progress, torch_private
-from .codegen import Options, compile_graph
+from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .collecting import uncollected
 from .errors import Unsupported
@@ -48,6 +48,12 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
              graphs: str | None = None, owns_inputs: bool = False) -> CompiledGraph:
     """-> CompiledGraph of an optimised graph; logs it. For ``symbols``, ``graphs`` (None: as ``config`` has it) and
     ``owns_inputs`` see ``Options``."""
+    return begin(graph, unaligned, symbols, graphs, owns_inputs)()
+
+
+def begin(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
+          graphs: str | None = None, owns_inputs: bool = False) -> Callable[[], CompiledGraph]:
+    """Begin with ``schedule``: what is returned waits for the kernels, and gives the result."""
     for name in rounds.names_in(graph):
         every = frozenset(range(len(name.graph.inputs)))  # nothing is known of where what is carried begins
         made = compile_plain(name.graph, every, False, "never")
@@ -57,13 +63,19 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
     if _graph_log:
         _graph_log(graph.python())
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
-        compiled = compile_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
-                                                graphs=_recorded() if graphs is None else graphs,
-                                                owns_inputs=owns_inputs))
-    if _kernels_log:
-        for name, text in compiled.kernels:
-            _kernels_log(f"{name}\n{text}")
-    return compiled
+        begun = begin_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
+                                           graphs=_recorded() if graphs is None else graphs,
+                                           owns_inputs=owns_inputs))
+
+    def finish() -> CompiledGraph:
+        with torch_private.WithoutTorchFunction():
+            compiled = begun()
+        if _kernels_log:
+            for name, text in compiled.kernels:
+                _kernels_log(f"{name}\n{text}")
+        return compiled
+
+    return finish
 
 
 def telling_of(graph: Graph) -> progress.compiling:
@@ -97,8 +109,13 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     several = read is not None
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     origins = symbol_origins(halves.forward)
-    backward = schedule(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
-    forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
+    begun = begin(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
+    if halves.forward.env is not None and halves.forward.env.symbols:  # the forward is told which the backward needs
+        backward = begun()
+        forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
+    else:  # the kernels of both are compiled at the same time
+        other = begin(halves.forward, unaligned)
+        backward, forward = begun(), other()
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
     spec = GradSpec(

@@ -9,13 +9,13 @@ from jit.codegen.planner import Planner
 
 
 def kernels(monkeypatch, fn, *args):
-    found, real = [], Planner.compile_kernels
+    found, real = [], Planner.begin_kernels
 
     def seen(self):
         found.extend(k for k in self.launches if k.device == "cuda")
         return real(self)
 
-    monkeypatch.setattr(Planner, "compile_kernels", seen)
+    monkeypatch.setattr(Planner, "begin_kernels", seen)
     compiled_for_gpu(fn, *args)
     return found
 

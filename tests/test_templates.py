@@ -264,14 +264,14 @@ def test_candidates_that_fail_are_left_out(private_cache, monkeypatch, stage):
         def lay_out(self, kernel, configuration):
             return dataclasses.replace(kernel, layout=broken_layout)
 
-    def broken(planner, compile=Planner.compile_kernels, finish=Planner.finish):
+    def broken(planner, compile=Planner.begin_kernels, finish=Planner.finish):
         if any(k.layout is broken_layout for k in planner.launches):
             if stage == "build":
                 raise CompileError("no such tool")
             raise RuntimeError("no such instruction")
         return compile(planner)
 
-    monkeypatch.setattr(Planner, "compile_kernels", broken)
+    monkeypatch.setattr(Planner, "begin_kernels", broken)
     TEMPLATES["broken"] = Broken()
     template_programs.plain()
     try:

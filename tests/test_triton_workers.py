@@ -152,7 +152,8 @@ def test_a_forked_child_has_its_own():
 
 def test_the_program_goes_on_in_eager(monkeypatch):
     """The kernels of a function, as far as the target's, which cannot run here: one warning, or an error if strict."""
-    monkeypatch.setattr(cpp_target, "compile_kernels", lambda *args, **kwargs: built({"k": source(before=ABORT)}))
+    monkeypatch.setattr(cpp_target, "begin_kernels",
+                        lambda *args, **kwargs: lambda: built({"k": source(before=ABORT)}))
     x = torch.randn(5, 7)
 
     def f(x):

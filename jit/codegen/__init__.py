@@ -4,6 +4,6 @@
 from __future__ import annotations
 
 from . import windows  # noqa: F401  (by which kernels compute them)
-from .planner import CompiledGraph, Options, compile_graph
+from .planner import CompiledGraph, Options, begin_graph, compile_graph
 
-__all__ = ["compile_graph", "CompiledGraph", "Options"]
+__all__ = ["begin_graph", "compile_graph", "CompiledGraph", "Options"]

@@ -95,15 +95,26 @@ def compile_graph(graph: Graph, options: Optional[Options] = None) -> CompiledGr
         Unsupported: a node has neither a lowering nor a library call.
         CompileError: a kernel did not compile.
     """
+    return begin_graph(graph, options)()
+
+
+def begin_graph(graph: Graph, options: Optional[Options] = None) -> Callable[[], CompiledGraph]:
+    """Begin with ``compile_graph``: what is returned waits for the kernels, and gives it. Raises Unsupported."""
     with logs.timed("schedule"):
         planner = Planner(graph, options or Options())
         planner.schedule()
     with logs.timed("kernels"):
-        planner.compile_kernels()
-    compiled = planner.finish()
-    if plan_log:
-        plan_log(compiled.plan.text())
-    return compiled
+        planner.begin_kernels()
+
+    def finish() -> CompiledGraph:
+        with logs.timed("kernels"):
+            planner.finish_kernels()
+        compiled = planner.finish()
+        if plan_log:
+            plan_log(compiled.plan.text())
+        return compiled
+
+    return finish
 
 
 class Planner:
@@ -243,9 +254,15 @@ class Planner:
 
     def compile_kernels(self) -> None:
         """Compile each distinct kernel once; fills ``self.code``: key -> what the target makes of it."""
+        self.begin_kernels()
+        self.finish_kernels()
+
+    def begin_kernels(self) -> None:
+        """Begin to compile each distinct kernel."""
         self.code: dict = {}
         self.named: dict = {}
         self.sources: list[tuple[str, str]] = []
+        self.begun: list[tuple[list[tuple], list[Kernel], Callable]] = []
         by_device: dict = {}
         for k, key in self._runs():
             if key not in self.named:
@@ -264,9 +281,16 @@ class Planner:
                        for k, key in zip(kernels, keys) if key[1]}
             joined = {k.name: self.joined[key] for k, key in zip(kernels, keys) if key in self.joined}
             known = relied_on(kernels)
-            found = target_of(device).compile_kernels(kernels, aligned, **({"joined": joined} if joined else {}))
+            finish = target_of(device).begin_kernels(kernels, aligned, **({"joined": joined} if joined else {}))
             if config.strict and relied_on(kernels) != known:
                 raise AssertionError(f"the text of kernels relies on sizes: {relied_on(kernels)}, before: {known}")
+            self.begun.append((keys, kernels, finish))
+
+    def finish_kernels(self) -> None:
+        """Wait for them."""
+        begun, self.begun = self.begun, []
+        for keys, kernels, finish in begun:
+            found = finish()
             for k, key in zip(kernels, keys):
                 self.code[key], text = found[k.name]
                 self.sources.append((k.name, text))

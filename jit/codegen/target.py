@@ -2,8 +2,9 @@
 
 A target has two functions:
 
-``compile_kernels(kernels, aligned) -> {kernel's name: (code, text)}``: machine code for loop kernels with distinct
-names, with its source. ``aligned``: kernel's name -> names of its buffers whose addresses are multiples of the
+``begin_kernels(kernels, aligned) -> finish``, where ``finish() -> {kernel's name: (code, text)}``: machine code for
+loop kernels with distinct names, with its source. What takes long goes on meanwhile in processes of its own, if it can,
+and ``finish`` waits for it. ``aligned``: kernel's name -> names of its buffers whose addresses are multiples of the
 backend's ``pointer_alignment``; all of them where a kernel is absent. Raises Unsupported where a kernel has no form
 for the device, CompileError where a tool fails.
 
@@ -12,7 +13,7 @@ the slots ``written``. ``number`` gives the register that holds an expression ov
 
 That of a device with ``Backend.joins_launches`` has more (without it, the runs that could be one are separate steps):
 ``may_join(kernel) -> bool``: whether several runs of a kernel can be one step; the argument ``joined`` of
-``compile_kernels``: kernel's name -> how many runs at most are to be one, where they are; and ``joined_step(code,
+``begin_kernels``: kernel's name -> how many runs at most are to be one, where they are; and ``joined_step(code,
 slots, ints, written, numbers) -> step`` for that, with a tuple of slots, one of ints and a ``number`` for each run.
 """
 

@@ -140,7 +140,7 @@ def _build_together(planners: dict[str, Planner], device: torch.device) -> None:
     """Build the kernels of all candidates at once, for the cache."""
     kernels = {k.key: rename(k, f"k_{k.key}") for p in planners.values() for k in p.launches}
     try:
-        target_of(device.type).compile_kernels(list(kernels.values()), {})
+        target_of(device.type).begin_kernels(list(kernels.values()), {})()
     except (CompileError, Unsupported):
         pass  # it is told which, when each is built for its plan
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import weakref
 
 from jit import logs, progress, turns
 from jit.errors import CompileError, NoCompiler
@@ -142,27 +143,60 @@ def build(sources: list[str]) -> list[str]:
 
     What the cache lacks is compiled by processes that run side by side. Raises CompileError with the compiler's output.
     """
-    keys = [cache.key("cpp", source, fingerprint()) for source in sources]
-    paths = {k: cache.file(k) for k in keys}
-    missing = {k: s for k, s in zip(keys, sources) if paths[k] is None}
-    if missing:
-        with tempfile.TemporaryDirectory(prefix="jit-cpp-") as folder, logs.timed(f"g++ of {len(missing)} translation "
-                                                                                  "unit(s)"):
-            running = [(k, source, *_start(source, os.path.join(folder, k[:16]))) for k, source in missing.items()]
+    return Build(sources).paths()
+
+
+class Build:
+    """C++ source texts that are being compiled to shared objects: the processes run from the start on, and end at the
+    latest with this object."""
+
+    def __init__(self, sources: list[str]) -> None:
+        """Raises CompileError where the compiler cannot be started."""
+        self._keys = [cache.key("cpp", source, fingerprint()) for source in sources]
+        self._paths = {k: cache.file(k) for k in self._keys}
+        self._running: list[tuple[str, str, subprocess.Popen, str]] = []
+        missing = {k: s for k, s in zip(self._keys, sources) if self._paths[k] is None}
+        if missing:
+            folder = tempfile.mkdtemp(prefix="jit-cpp-")
+            self._stopped = weakref.finalize(self, _stop, self._running, folder, os.getpid())
             try:
-                for done, (k, source, process, output) in enumerate(running):
-                    progress.kernels(done, len(running))
-                    text = turns.wait_for(process).decode(errors="replace")
-                    if process.returncode:
-                        raise CompileError(_failure(process, text, source))
-                    with open(output, "rb") as f:
-                        paths[k] = cache.put(k, f.read())
-            finally:
-                for _, _, process, _ in running:
-                    if process.poll() is None:
-                        process.kill()
-                        process.wait()
-    return [paths[k] for k in keys]
+                for k, source in missing.items():
+                    self._running.append((k, source, *_start(source, os.path.join(folder, k[:16]))))
+            except BaseException:
+                self._stopped()
+                raise
+
+    def paths(self) -> list[str]:
+        """The paths of the checked cache entries, in order, when all are there. Raises CompileError with the compiler's
+        output."""
+        if self._running:
+            with logs.timed(f"g++ of {len(self._running)} translation unit(s)"):
+                try:
+                    for done, (k, source, process, output) in enumerate(self._running):
+                        progress.kernels(done, len(self._running))
+                        text = turns.wait_for(process).decode(errors="replace")
+                        if process.returncode:
+                            raise CompileError(_failure(process, text, source))
+                        with open(output, "rb") as f:
+                            self._paths[k] = cache.put(k, f.read())
+                finally:
+                    self._stopped()
+        found = [self._paths[k] for k in self._keys]
+        if None in found:
+            raise CompileError("the compiler was stopped, or has failed before")
+        return found
+
+
+def _stop(running: list, folder: str, pid: int) -> None:
+    """End the processes that run, and remove what they have written. A forked child has none of them."""
+    if os.getpid() == pid:
+        for _, _, process, _ in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    running.clear()
 
 
 def _start(source: str, stem: str) -> tuple[subprocess.Popen, str]:

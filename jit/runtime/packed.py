@@ -59,7 +59,7 @@ class _Writer(pickle.Pickler):
             return NotImplemented
         if obj is _kept or obj is _made or cls in _PLAIN or cls in _CONTAINERS:
             return NotImplemented
-        self.kept.append(obj.value if cls is _Whole else obj)  # once: the pickler remembers that it has
+        self.kept.append(obj.value if isinstance(obj, _Whole) else obj)  # once: the pickler remembers that it has
         return _kept, (len(self.kept) - 1,)
 
     def field(self, value: object) -> object:

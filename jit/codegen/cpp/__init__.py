@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import weakref
+from typing import Callable
 
 import torch
 
@@ -23,6 +25,7 @@ from jit.runtime import libraries
 _lock = threading.Lock()
 _addresses = Recent(2048)  # kernel name -> libraries.Address; what is in no plan and leaves here is unloaded
 _texts = Recent(2048)
+_begun: weakref.WeakValueDictionary[str, _Units] = weakref.WeakValueDictionary()  # kernel name -> what compiles it
 KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kernels on
 
 
@@ -71,27 +74,64 @@ def compile_cpp(kernels: list[loops.Kernel]) -> dict[str, int]:
 
     Raises Unsupported as :func:`emit` does, and CompileError when the compiler fails.
     """
+    return begin_cpp(kernels)()
+
+
+def begin_cpp(kernels: list[loops.Kernel]) -> Callable[[], dict[str, int]]:
+    """Begin with ``compile_cpp``: what is returned waits for the compiler, and gives the addresses. Raises
+    Unsupported."""
     with logs.timed("C++ emission"):
         named = {k.name: kernel_text(k) for k in kernels}
     with _lock:
         found = {name: _addresses.get(name) for name, _ in named.values()}
-        missing = {name: text for name, text in named.values() if found[name] is None}
+        missing = {name: text for name, text in named.values() if found[name] is None and name not in _begun}
+        units = {id(_begun[name]): _begun[name] for name in found if found[name] is None and name in _begun}
         if missing:
             compiler_check.quirks()  # raises where the compiler cannot be used
             count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
-            groups = _balanced(list(missing.items()), count)
-            sources = [unit([text for _, text in group]) for group in groups]
-            for group, path in zip(groups, toolchain.build(sources)):
-                library = libraries.load(path)
-                for name, _ in group:
-                    found[name] = _addresses[name] = libraries.address(library, name)
-    return {k: found[name] for k, (name, _) in named.items()}
+            made = _Units(_balanced(list(missing.items()), count))
+            units[id(made)] = made
+            _begun.update(dict.fromkeys(missing, made))
+
+    def finish() -> dict[str, int]:
+        for unit in units.values():
+            found.update(unit.addresses())
+        return {k: found[name] for k, (name, _) in named.items()}
+
+    return finish
+
+
+class _Units:
+    """Translation units that are being compiled, each a list of (kernel's name, text)."""
+
+    def __init__(self, groups: list[list[tuple[str, str]]]) -> None:
+        self.groups, self.lock = groups, threading.Lock()
+        self.build: toolchain.Build | None = toolchain.Build([unit([text for _, text in group]) for group in groups])
+        self.found: dict[str, int] = {}
+
+    def addresses(self) -> dict[str, int]:
+        """Kernel's name -> address, when they are there. Raises CompileError each time that it is asked."""
+        with self.lock:
+            if self.build is not None:
+                try:
+                    paths = self.build.paths()
+                finally:  # if it has failed, another one may try it anew
+                    for name in [name for group in self.groups for name, _ in group]:
+                        _begun.pop(name, None)
+                with _lock:
+                    for group, path in zip(self.groups, paths):
+                        library = libraries.load(path)
+                        for name, _ in group:
+                            self.found[name] = _addresses[name] = libraries.address(library, name)
+                self.build = None
+        return self.found
 
 
 def _after_in_child() -> None:
     """A thread that compiles in the background is not there in a child that was forked while it held the lock."""
     global _lock
     _lock = threading.Lock()
+    _begun.clear()
 
 
 os.register_at_fork(after_in_child=_after_in_child)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from jit.codegen import cpp
 from jit.runtime.steps import Call
 
 
-def compile_kernels(kernels, aligned) -> dict:
-    found = cpp.compile_cpp(kernels)
-    return {k.name: (found[k.name], cpp.kernel_text(k)[1]) for k in kernels}
+def begin_kernels(kernels, aligned) -> Callable[[], dict]:
+    finish = cpp.begin_cpp(kernels)
+
+    def compiled() -> dict:
+        found = finish()
+        return {k.name: (found[k.name], cpp.kernel_text(k)[1]) for k in kernels}
+
+    return compiled
 
 
 def step(code, slots, ints, written, number) -> Call:

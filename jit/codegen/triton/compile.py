@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from ... import devices, logs
 from ...errors import CompileError
@@ -66,23 +66,34 @@ def compile_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=
     Raises:
         Unsupported: a kernel has no GPU form. CompileError: Triton or ptxas failed.
     """
+    return begin_triton(kernels, device, configs=configs, aligned=aligned, joined=joined)()
+
+
+def begin_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=None, joined=None) -> Callable[[], dict]:
+    """Begin with ``compile_triton``: what is returned waits until the kernels are there, and gives them. Raises
+    Unsupported."""
     with logs.timed("triton emit"):
         sources = {k.name: emit(k, (configs or {}).get(k.name), aligned=(aligned or {}).get(k.name)) for k in kernels}
-    with logs.timed("triton compile"):
-        return build_sources(sources, capability_of(device), joined=joined or {})
+    return begin_sources(sources, capability_of(device), joined=joined or {})
 
 
 def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
                   joined: Mapping[str, int] = MappingProxyType({})) -> dict:
     """``compile_triton`` for texts that are there already: name -> Source gives name -> Compiled."""
-    jobs, found = {}, {}
+    return begin_sources(sources, capability, keep_ptx, joined)()
+
+
+def begin_sources(sources: dict, capability: int, keep_ptx: bool = False,
+                  joined: Mapping[str, int] = MappingProxyType({})) -> Callable[[], dict]:
+    """Begin with ``build_sources``: what is returned waits for the kernels."""
+    jobs, found, keys = {}, {}, {}
     for name, s in sources.items():
         job = dict(text=s.text, function=s.function, arguments=s.arguments,
                    divisible=s.divisible, capability=capability, warps=s.warps,
                    stages=s.stages, early=_early(s, capability), **({"scratch": s.scratch} if s.scratch else {}),
                    **({"fused": True} if s.fused else {}), **({"maxnreg": s.registers} if s.registers else {}),
                    **({"joined": joined[name]} if name in joined else {}))
-        key = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
+        key = keys[name] = cache.key("triton", _VERSION, _triton_version(), repr(sorted(job.items())))
         if key not in jobs and key not in found:
             data = None if keep_ptx else cache.get(key)
             if data is not None:
@@ -90,19 +101,25 @@ def build_sources(sources: dict, capability: int, keep_ptx: bool = False,
             else:
                 jobs[key] = dict(job, keep_ptx=keep_ptx)
                 log(s.text)
-        sources[name] = (s, key)
-    wrong = None
-    for key, result in zip(jobs, workers.build(list(jobs.values())) if jobs else ()):
-        if "error" in result:
-            wrong = wrong or (key, result["error"])
-            continue
-        found[key] = result
-        cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
-    if wrong:
-        raise CompileError(f"Triton could not compile a generated kernel: {wrong[1]}\n{jobs[wrong[0]]['text']}")
-    return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"], s,
-                        _early(s, capability), worker.places(len(s.arguments), joined[n])[0] if n in joined else 0)
-            for n, (s, key) in sources.items()}
+    building = workers.begin(list(jobs.values())) if jobs else list
+
+    def finish() -> dict:
+        wrong = None
+        with logs.timed("triton compile"):
+            for key, result in zip(jobs, building()):
+                if "error" in result:
+                    wrong = wrong or (key, result["error"])
+                    continue
+                found[key] = result
+                cache.put(key, pickle.dumps({k: v for k, v in result.items() if k != "ptx"}))
+        if wrong:
+            raise CompileError(f"Triton could not compile a generated kernel: {wrong[1]}\n{jobs[wrong[0]]['text']}")
+        return {n: Compiled(found[key]["cubin"], found[key]["function"], found[key]["warps"], found[key]["shared"],
+                            sources[n], _early(sources[n], capability),
+                            worker.places(len(sources[n].arguments), joined[n])[0] if n in joined else 0)
+                for n, key in keys.items()}
+
+    return finish
 
 
 def _early(source: Source, capability: int) -> bool:

@@ -3,20 +3,20 @@ its programs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from ...runtime.plan import GpuKernel
 from ...runtime.steps import Launch, LaunchTogether
 from . import worker
-from .compile import compile_triton
+from .compile import begin_triton
 
 if TYPE_CHECKING:
     from .ops import Context
 
 
-def compile_kernels(kernels, aligned, joined=None) -> dict:
-    found = compile_triton(kernels, aligned=aligned, joined=joined)
-    return {name: ((_launched(c), c.source.grid), c.source.text) for name, c in found.items()}
+def begin_kernels(kernels, aligned, joined=None) -> Callable[[], dict]:
+    finish = begin_triton(kernels, aligned=aligned, joined=joined)
+    return lambda: {name: ((_launched(c), c.source.grid), c.source.text) for name, c in finish().items()}
 
 
 def _launched(c: Context) -> GpuKernel:

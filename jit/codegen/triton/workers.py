@@ -41,13 +41,22 @@ def build(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Raises:
         CompileError: triton is not installed.
     """
+    return begin(jobs)()
+
+
+def begin(jobs: list[dict[str, Any]]) -> Callable[[], list[dict[str, Any]]]:
+    """Begin with ``build``: what is returned waits for the results."""
     batch, pool = _Batch(jobs), workers()
     progress.kernels(0, len(jobs))
     for _ in range(max(1, min(len(jobs), config.compile_threads))):
         options = contextvars.copy_context()  # of the function that is being compiled
         threading.Thread(target=options.run, args=(pool.serve, batch), name="jit-compile", daemon=True).start()
-    turns.wait_until(batch.done)
-    return batch.results
+
+    def finish() -> list[dict[str, Any]]:
+        turns.wait_until(batch.done)
+        return batch.results
+
+    return finish
 
 
 def workers() -> "Workers":
