@@ -13,7 +13,10 @@ import torch
 from . import config, failures, logs, progress, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
+from .codegen.registers import Registers
+from .codegen.stamping import stamped
 from .collecting import uncollected
+from .devices import backend
 from .errors import Unsupported
 from .graph.autodiff.partition import Halves, partition
 from .graph.autodiff.freed import kept_by_eager, kept_for_others, uses
@@ -28,6 +31,7 @@ from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
+from .graph.repeats import Repeat, find
 from .graph import rounds
 from .graph.writing import PackedGraph  # by the module, graphs have names
 from .plans import Plan, one_of_several, recorded
@@ -52,8 +56,10 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
 
 
 def begin(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
-          graphs: str | None = None, owns_inputs: bool = False) -> Callable[[], CompiledGraph]:
-    """Begin with ``schedule``: what is returned waits for the kernels, and gives the result."""
+          graphs: str | None = None, owns_inputs: bool = False,
+          registers: Registers | None = None) -> Callable[[], CompiledGraph]:
+    """Begin with ``schedule``: what is returned waits for the kernels, and gives the result. For ``registers`` see
+    ``Options``."""
     for name in rounds.names_in(graph):
         every = frozenset(range(len(name.graph.inputs)))  # nothing is known of where what is carried begins
         made = compile_plain(name.graph, every, False, "never")
@@ -65,7 +71,7 @@ def begin(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterab
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
         begun = begin_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
                                            graphs=_recorded() if graphs is None else graphs,
-                                           owns_inputs=owns_inputs))
+                                           owns_inputs=owns_inputs, registers=registers))
 
     def finish() -> CompiledGraph:
         with torch_private.WithoutTorchFunction():
@@ -91,12 +97,37 @@ def _recorded() -> str:
 
 def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str | None = None) -> Plan:
     """A plan without gradients; for ``hidden`` see ``_with_library_views``, for ``graphs`` ``schedule``."""
-    with logs.timed("passes"):
-        graph = run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
+    repeat = _repeat_of(graph)
+    if repeat is not None:
+        compiled = _compiled_in_parts(graph, repeat, unaligned, graphs)
+    else:
+        graph = _without_gradients(graph)
+        compiled = schedule(graph, unaligned, graphs=graphs)
     makers = _view_makers(graph, _read_by_library(graph))
-    compiled = schedule(graph, unaligned, graphs=graphs)
     call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
+
+
+def _without_gradients(graph: Graph) -> Graph:
+    """The graph after the passes for one without gradients."""
+    with logs.timed("passes"):
+        return run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
+
+
+def _repeat_of(graph: Graph) -> Repeat | None:
+    """What is repeated in a graph often enough to be compiled once, for the processor."""
+    devices = {t.device for n in graph.nodes for t in n.types if t is not None}
+    return find(graph) if config.siblings and all(backend(device).host for device in devices) else None
+
+
+def _compiled_in_parts(graph: Graph, repeat: Repeat, unaligned: frozenset, graphs: str | None) -> CompiledGraph:
+    """A graph of which a part is repeated: each part is compiled once."""
+    registers, places, begun = Registers([]), {n: k for k, n in enumerate(graph.inputs)}, []
+    for part in (repeat.before, repeat.window, repeat.after):
+        loose = frozenset(k for reads in part.reads for k, n in enumerate(reads) if places.get(n) in unaligned)
+        begun.append(begin(_without_gradients(part.graph), loose, graphs="never", registers=registers))
+    return stamped(graph, repeat, tuple([finish() for finish in begun]), registers,
+                   _recorded() if graphs is None else graphs)
 
 
 def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan:

@@ -71,12 +71,12 @@ def test_a_kernel_that_ends_its_compiler_is_an_error(others, fresh):
     assert "os.abort()" in str(error)  # its text
     assert fresh.count == len(fresh.idle)
     # What was built beside it is kept, and there are processes for what follows
-    real, asked = workers.build, []
-    workers.build = lambda jobs: asked.append(len(jobs)) or real(jobs)
+    real, asked = workers.begin, []
+    workers.begin = lambda jobs: asked.append(len(jobs)) or real(jobs)
     try:
         made = within(60, lambda: built(good | {"k": source("softmax")}))
     finally:
-        workers.build = real
+        workers.begin = real
     assert asked == [1] and set(made) == {*good, "k"} and all(c.cubin[:4] == b"\x7fELF" for c in made.values())
     assert not fresh.broken
 

@@ -55,7 +55,7 @@ class Options:
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
     candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
     see ``runtime.plan.Plan``; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
-    as a backward does."""
+    as a backward does; ``registers``: those of a plan of which this graph's is to be a part."""
 
     target: str = "native"
     fuse: bool = True
@@ -66,6 +66,7 @@ class Options:
     choose: Optional[Callable] = None
     graphs: str = "never"
     owns_inputs: bool = False
+    registers: Optional[Registers] = None
 
 
 @dataclass
@@ -123,7 +124,7 @@ class Planner:
         if options.channels_last:
             graph = operands_laid_out(channels_last(graph))
         self.graph = one_pass(summed_by_rows(refined(in_fewer_steps(prepare(pad_rows(graph))))))
-        self.regs = Registers(self.graph.inputs)
+        self.regs = options.registers or Registers(self.graph.inputs)
         for name in options.symbols:
             self.regs.symbol(name)
         self.steps: list[CallLibrary | RunKernel | RunTogether | Touch] = []

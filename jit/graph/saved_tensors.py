@@ -116,19 +116,19 @@ def _by_id(event: Event, found: tuple | None) -> tuple | None:
 
 def _asked(event: Event) -> tuple | None:
     """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
-    devices, kinds = ["meta"], [backend(d.type.device) for d in event.read]
+    kinds = [backend(d.type.device) for d in event.read]
     small, sizes = sum(hint(d.type.numel) for d in event.read) <= _SMALL, None
     if not small:
         sizes = smaller(event.read, plain_ints((event.args, event.kwargs)))
     # PyTorch's kernels for tensors without data are written in Python, slow, and may load most of PyTorch.
+    made_on: list[tuple[str | None, dict[int, int] | None]] = [("meta", None)]
     if _is_small(event, sizes):
-        devices.insert(0, "cpu")
+        made_on.insert(0, ("cpu", sizes))
     if (any(kind.saves_otherwise for kind in kinds) and not all(kind.host for kind in kinds)
         and all(d.type.dtype.is_floating_point for d in event.read)):
-        devices.insert(0, None)  # of floats there is no index that a kernel could fail on
-    for device in devices:
-        sizes_here = None if device == "meta" else sizes
-        given = StandIns(1, device, sizes_here, grad=True)
+        made_on.insert(0, (None, sizes))  # of floats there is no index that a kernel could fail on
+    for device, others in made_on:
+        given = StandIns(1, device, others, grad=True)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
         answer = ask(event.fn, event.args, event.kwargs, given, True, keeping=True)
         if answer.error is not None:  # it may not take tensors without data

@@ -28,6 +28,11 @@ def node_key(node: Node) -> tuple:
     return node.op, tuple([i.id for i in node.inputs]), attrs, node.type
 
 
+def attributes_key(node: Node) -> tuple:
+    """A key for all attributes of a node."""
+    return tuple([(k, _hashable(v)) for k, v in node.attrs.items()])
+
+
 def merge_equal_nodes(graph: Graph) -> Graph:
     found: dict = {}   # key -> the first node with it
     precise: dict = {}  # first nodes that are to be precise for the sake of another

@@ -1,0 +1,193 @@
+"""Stretches of a graph that do the same again and again, as the layers of a deep network do: found by their structure,
+whatever the program looks like that has made them.
+
+A *window* is one of the stretches. All have the same operations in the same order and read one another's results in the
+same way; each reads, at the same places, what is the same for all of them, inputs of the graph of its own, or what the
+window before it has computed. So one graph (``Repeat.window``) says what each does, and the graph is that of what comes
+before the windows (``before``), one window after the other, and what comes after them (``after``).
+
+Windows begin in front of an operation of the library, where the values that go from one window to the next are in
+memory anyway: kernels are then the same as for the whole graph.
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+
+from .dims import hint
+from .ir import Graph, Node, Output
+from .passes.cse import attributes_key
+from .prims import base_of, info
+
+_GRAM = 8  # operations in a row by which a stretch is recognised
+MIN_WINDOWS = 16  # fewer are not worth it
+MIN_NODES = 400  # of all windows
+
+
+@dataclass
+class Part:
+    """A part of a graph.
+
+    Attributes:
+        graph: what it computes, as a graph apart.
+        reads: nodes of the whole graph that its inputs stand for, one list for each time that it is done.
+        results: likewise of its outputs; None for what nobody else reads.
+    """
+
+    graph: Graph
+    reads: list[list[Node]]
+    results: list[list[Node | None]]
+
+
+@dataclass
+class Repeat:
+    """A graph in parts, in the order in which they are done."""
+
+    before: Part
+    window: Part
+    after: Part
+
+
+def find(graph: Graph) -> Repeat | None:
+    """The graph in parts; None where it has no stretch that is repeated often. Sizes have to be known, and nothing may
+    be done but for its result."""
+    if any(o.mutates is not None for o in graph.outputs) or graph.env.symbols:
+        return None
+    nodes = [n for n in graph.nodes if n.op != "input"]
+    if len(nodes) < MIN_NODES or any(n.impure and n.repeatable is False for n in nodes):
+        return None
+    found = _stretch([_looks(n) for n in nodes])
+    if found is None:
+        return None
+    start, end, period = found
+    places = {n: k for k, n in enumerate(nodes)}
+    last = dict.fromkeys(nodes, -1)  # where a node is read last
+    for k, n in enumerate(nodes):
+        for i in n.inputs:
+            if i in last:
+                last[i] = k
+    middle = start + (end - start) // period // 2 * period
+    cut = _cut(nodes, places, last, middle, period)
+    if cut is None:
+        return None
+    start += (cut - start) % period
+    count, roles = _windows(nodes, places, start, (end - start) // period, period)
+    if count < MIN_WINDOWS or count * period < MIN_NODES:
+        return None
+    return _parts(graph, nodes, places, start, period, count, roles)
+
+
+def _looks(n: Node) -> tuple:
+    """What two operations have in common that may be the same, but for what they read."""
+    return n.op, attributes_key(n), n.type
+
+
+def _stretch(looks: list[tuple]) -> tuple[int, int, int] | None:
+    """(start, end, period) of the longest stretch in which all looks as what is a period before it."""
+    numbers: dict[tuple, int] = {}
+    looked = [numbers.setdefault(look, len(numbers)) for look in looks]
+    last: dict[tuple, int] = {}
+    votes: collections.Counter[int] = collections.Counter()
+    for k in range(_GRAM, len(looked) + 1):
+        gram = tuple(looked[k - _GRAM:k])
+        if gram in last:
+            votes[k - last[gram]] += 1
+        last[gram] = k
+    if not votes:
+        return None
+    ((period, _),) = votes.most_common(1)
+    best, begin = (0, 0), period
+    for k in range(period, len(looked) + 1):
+        if k == len(looked) or looked[k] != looked[k - period]:
+            best = max(best, (k - begin, begin))
+            begin = k + 1
+    length, begin = best
+    return (begin - period, begin + length, period) if length >= period else None
+
+
+def _cut(nodes: list[Node], places: dict[Node, int], last: dict[Node, int], middle: int, period: int) -> int | None:
+    """Where, within the period from ``middle`` on, the fewest bytes go on to what follows: in front of an operation of
+    the library, if there is any."""
+    calls = [k for k in range(middle, middle + period) if info(nodes[k].op).kind == "call"]
+    costs = []
+    for k in calls or range(middle, middle + period):
+        crossing = [nodes[j] for j in range(max(0, k - period), k) if last[nodes[j]] >= k]
+        if crossing and not any(n.several for n in crossing):
+            memory = {base_of(n) for n in crossing}
+            costs.append((sum(hint(n.type.numel) * n.dtype.itemsize for n in memory if n.op != "input"),
+                          len(crossing), k))
+    return min(costs)[2] if costs else None
+
+
+def _windows(nodes: list[Node], places: dict[Node, int], start: int, most: int,
+             period: int) -> tuple[int, dict[Node, list[Node]]]:
+    """How many windows from ``start`` on are alike, and what each reads from elsewhere in the place of what the first
+    one reads."""
+    roles: dict[Node, list[Node]] = {}
+    count = 0
+    for at in range(start, start + most * period, period):
+        own: dict[Node, Node] = {}
+        stands_for: dict[Node, Node] = {}
+        for first, n in zip(nodes[start:start + period], nodes[at:at + period]):
+            for a, b in zip(first.inputs, n.inputs, strict=True):
+                inside = start <= places.get(a, -1) < start + period
+                if inside:
+                    if places.get(b, -1) - at != places[a] - start:
+                        return count, roles
+                elif (own.setdefault(a, b) is not b or stands_for.setdefault(b, a) is not a or a.type != b.type
+                      or at <= places.get(b, -1) < at + period):
+                    return count, roles
+        if count and not all(_goes_on(roles[a], b, places, at, period) for a, b in own.items()):
+            return count, roles
+        for a, b in own.items():
+            roles.setdefault(a, []).append(b)
+        count += 1
+    return count, roles
+
+
+def _goes_on(before: list[Node], b: Node, places: dict[Node, int], at: int, period: int) -> bool:
+    """Whether the window at ``at`` may read ``b`` where those before it have read others: the same one as all, an input
+    of the graph, or from the window before it."""
+    if all(b is other for other in before):
+        return True
+    if b.op == "input" or before[-1].op == "input" and len(before) > 1:
+        return all(other.op == "input" for other in (b, *before))
+    place = places[b]
+    return at - period <= place < at and (len(before) == 1 or place - places[before[-1]] == period)
+
+
+def _parts(graph: Graph, nodes: list[Node], places: dict[Node, int], start: int, period: int, count: int,
+           roles: dict[Node, list[Node]]) -> Repeat | None:
+    """The parts before, in and behind the windows."""
+    end = start + count * period
+    before, first, after = nodes[:start], nodes[start:start + period], nodes[end:]
+    # A window's results: what the next one, or whatever comes after them, reads of it.
+    wanted = {o.node for o in graph.outputs} | {i for n in after for i in n.inputs}
+    wanted_here = wanted | {i for n in nodes[start:end] for i in n.inputs}
+    offsets = {(places[n] - start) % period for n in wanted if start <= places.get(n, -1) < end}
+    offsets |= {places[r[1]] - start for r in roles.values() if start <= places.get(r[1], -1) < end}
+    made = sorted(offsets)
+    starts = range(start, end, period)
+    head = [n for n in before if n in wanted_here]
+    tail = list(dict.fromkeys(o.node for o in graph.outputs if places.get(o.node, -1) >= end))
+    parts = [Part(*_apart(graph, before, head), results=[list(head)]),
+             Part(_apart(graph, first, [first[k] for k in made])[0], [list(r) for r in zip(*roles.values())],
+                  [[nodes[at + k] for k in made] for at in starts]),
+             Part(*_apart(graph, after, tail), results=[list(tail)])]
+    return None if any(n.several for p in parts for ns in (*p.reads, *p.results) for n in ns if n) else Repeat(*parts)
+
+
+def _apart(graph: Graph, nodes: list[Node], results: list[Node]) -> tuple[Graph, list[list[Node]]]:
+    """A graph of these nodes alone, and what its inputs stand for."""
+    new: dict[Node, Node] = {}
+    own, inputs, made = set(nodes), [], []
+    for n in nodes:
+        for i in n.inputs:
+            if i not in own and i not in new:
+                new[i] = i.replace("input", (), {"index": len(inputs)})
+                inputs.append(i)
+        new[n] = n.replace(inputs=tuple([new[i] for i in n.inputs]))
+        made.append(new[n])
+    return Graph([new[i] for i in inputs], [*[new[i] for i in inputs], *made],
+                 [Output(new[r]) for r in results], graph.env), [inputs]
