@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, logs, progress, torch_private
+from . import config, failures, in_parts, logs, progress, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .codegen.registers import Registers
-from .codegen.stamping import stamped
 from .collecting import uncollected
-from .devices import backend
 from .errors import Unsupported
 from .graph.autodiff.partition import Halves, partition
 from .graph.autodiff.freed import kept_by_eager, kept_for_others, uses
@@ -31,7 +29,6 @@ from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
-from .graph.repeats import Repeat, find
 from .graph import rounds
 from .graph.writing import PackedGraph  # by the module, graphs have names
 from .plans import Plan, one_of_several, recorded
@@ -97,9 +94,10 @@ def _recorded() -> str:
 
 def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str | None = None) -> Plan:
     """A plan without gradients; for ``hidden`` see ``_with_library_views``, for ``graphs`` ``schedule``."""
-    repeat = _repeat_of(graph)
+    repeat = in_parts.repeat_of(graph)
     if repeat is not None:
-        compiled = _compiled_in_parts(graph, repeat, unaligned, graphs)
+        compiled = in_parts.without_gradients(graph, repeat, unaligned, _recorded() if graphs is None else graphs,
+                                              begin, _without_gradients)
     else:
         graph = _without_gradients(graph)
         compiled = schedule(graph, unaligned, graphs=graphs)
@@ -114,22 +112,6 @@ def _without_gradients(graph: Graph) -> Graph:
         return run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
 
 
-def _repeat_of(graph: Graph) -> Repeat | None:
-    """What is repeated in a graph often enough to be compiled once, for the processor."""
-    devices = {t.device for n in graph.nodes for t in n.types if t is not None}
-    return find(graph) if config.siblings and all(backend(device).host for device in devices) else None
-
-
-def _compiled_in_parts(graph: Graph, repeat: Repeat, unaligned: frozenset, graphs: str | None) -> CompiledGraph:
-    """A graph of which a part is repeated: each part is compiled once."""
-    registers, places, begun = Registers([]), {n: k for k, n in enumerate(graph.inputs)}, []
-    for part in (repeat.before, repeat.window, repeat.after):
-        loose = frozenset(k for reads in part.reads for k, n in enumerate(reads) if places.get(n) in unaligned)
-        begun.append(begin(_without_gradients(part.graph), loose, graphs="never", registers=registers))
-    return stamped(graph, repeat, tuple([finish() for finish in begun]), registers,
-                   _recorded() if graphs is None else graphs)
-
-
 def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan:
     """A forward and a backward plan for the ``joint`` graph of ``graph``; ``second`` makes ``GradSpec.second``, see
     ``second.SecondDerivatives.of``."""
@@ -137,7 +119,6 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         joint.graph = channels_last(joint.graph)
         halves, read = _divided(joint, gradient)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
-    several = read is not None
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     origins = symbol_origins(halves.forward)
     begun = begin(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
@@ -147,26 +128,47 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     else:  # the kernels of both are compiled at the same time
         other = begin(halves.forward, unaligned)
         backward, forward = begun(), other()
+    narrow = (None if read is None else
+              _narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, _recorded()))
+    return _differentiable(graph, forward, backward, gradient, unaligned, dict(
+        saved=halves.saved, grads=halves.grads, uses=read, narrow=narrow,
+        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
+                      else origins[name] for name in backward.int_symbols),
+        second=second(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
+        depends=tuple(() if k is None else ways for k, ways in zip(halves.grads, halves.depends, strict=True))),
+        halves.backward)
+
+
+def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan | None:
+    """As ``compile_joint``, for a graph of which a part is repeated, and which can be compiled in parts."""
+    repeat = in_parts.repeat_of(graph)
+    made = None if repeat is None else in_parts.with_gradients(graph, repeat, unaligned, gradient, _recorded(), begin)
+    if made is None:
+        return None
+    saved = made.saves.saved
+    saved_unaligned = frozenset(k for k, (kind, i) in enumerate(saved) if kind == "input" and i in unaligned)
+    return _differentiable(graph, made.forward, made.backward, gradient, unaligned, dict(
+        saved=saved, grads=made.grads, depends=tuple(() if k is None else (0,) for k in made.grads),
+        second=second(made.saves, made.types, gradient, (), unaligned, saved_unaligned)))
+
+
+def _differentiable(graph: Graph, forward: CompiledGraph, backward: CompiledGraph, gradient: Gradient,
+                    unaligned: frozenset[int], facts: dict[str, Any], gradients: Graph | None = None) -> Plan:
+    """The two plans as one function. ``facts``: what else ``GradSpec`` says; ``gradients``: the graph of the
+    backward."""
     n_outputs = sum(o.mutates is None for o in graph.outputs)
+    saved = frozenset(facts["saved"])
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
     spec = GradSpec(
         n_outputs=n_outputs,
         wrt=gradient.wrt,
         tangents=gradient.tangents,
-        saved=halves.saved,
-        grads=halves.grads,
-        symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
-                      else origins[name] for name in backward.int_symbols),
         views=strided,
         several=tuple(k for k, *_ in strided if k in gradient.several),
-        second=second(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
-        depends=tuple(() if k is None else ways for k, ways in zip(halves.grads, halves.depends, strict=True)),
         keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
-        uses=read,
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
-                      for place, *way in gradient.watched if place not in halves.saved),
-        narrow=(_narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, _recorded())
-                if several else None),
+                      for place, *way in gradient.watched if place not in saved),
+        **facts,
     )
     call = load_differentiable(forward.plan, backward.plan, spec)
     if others:
@@ -182,7 +184,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = recorded(call, True)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
-                graph, halves.backward, len(forward.launches) + len(backward.launches))
+                graph, gradients, len(forward.launches) + len(backward.launches))
 
 
 def _divided(joint: Joint, gradient: Gradient) -> tuple[Halves, tuple | None]:

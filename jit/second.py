@@ -17,7 +17,7 @@ import torch
 
 from . import failures, logs
 from .collecting import uncollected
-from .compiling import compile_joint, schedule, telling_of
+from .compiling import compile_joint, compile_joint_in_parts, schedule, telling_of
 from .errors import Unsupported
 from .graph.autodiff import Differentiated, differentiate, differentiated_again, gradients, settled
 from .graph.autodiff.replay import draws
@@ -34,7 +34,7 @@ from .runtime import names
 from .runtime.packed import Packed
 
 if TYPE_CHECKING:
-    from .graph.autodiff.partition import Halves
+    from .graph.autodiff.partition import Saves
     from .graph.ir import Graph, Node, TensorType
     from .graph.shape_env import Predicate
 
@@ -57,7 +57,7 @@ class SecondDerivatives:
     changed: frozenset[int]
     traced: Graph
 
-    def of(self, halves: Halves, types: tuple[TensorType, ...], gradient: Gradient, int_symbols: tuple[str, ...],
+    def of(self, halves: Saves, types: tuple[TensorType, ...], gradient: Gradient, int_symbols: tuple[str, ...],
            unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> Callable:
         """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
         be ``unaligned`` are those of inputs and of saved values."""
@@ -72,9 +72,13 @@ def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gr
     """A forward and a backward plan, joined by an autograd node."""
     with logs.timed("autodiff"):
         traced, graph = graph, fuse_attention(separate_bias(graph), True)
-        joint = differentiate(graph, gradient.wrt, gradient.tangents)
     again = SecondDerivatives(graph, {}, frozenset(gradient.changed) | {o.mutates for o in graph.outputs
                                                                         if o.mutates is not None}, traced)
+    made = compile_joint_in_parts(graph, unaligned, gradient, again.of)
+    if made is not None:
+        return made
+    with logs.timed("autodiff"):
+        joint = differentiate(graph, gradient.wrt, gradient.tangents)
     return compile_joint(joint, graph, unaligned, gradient, again.of)
 
 

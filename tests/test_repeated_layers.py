@@ -9,7 +9,7 @@ import threading
 import jit
 import pytest
 import torch
-from jit import compiling
+from jit import compiling, in_parts
 from jit.graph import repeats
 from torch import nn
 from torch.nn import functional as F
@@ -28,7 +28,7 @@ def found(monkeypatch):
             seen.append((len(repeat.window.reads), sum(n.op != "input" for n in repeat.window.graph.nodes)))
         return repeat
 
-    monkeypatch.setattr(compiling, "find", watched)
+    monkeypatch.setattr(in_parts, "find", watched)
     return seen
 
 
@@ -45,6 +45,16 @@ class Block(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x):
+        h = self.up(self.norm(x))
+        return x + self.down(torch.tanh(h) * torch.sigmoid(h) + 0.1 * h.sin() * h.cos())
 
 
 def blocks(n=LAYERS, make=Block):
@@ -286,6 +296,164 @@ def test_threads(found):
     for t in threads:
         t.join()
     assert found and not wrong
+
+
+# -- with gradients ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def differentiated(monkeypatch):
+    """Whether each graph with gradients of which a part is repeated was compiled in parts."""
+    seen, real = [], in_parts.with_gradients
+
+    def watched(*args):
+        made = real(*args)
+        seen.append(made is not None)
+        return made
+
+    monkeypatch.setattr(in_parts, "with_gradients", watched)
+    return seen
+
+
+def trained(program, leaves, *args):
+    """The loss, and its gradients."""
+    for leaf in leaves:
+        leaf.grad = None
+    loss = program(*args)
+    loss.backward()
+    return loss.detach(), [leaf.grad for leaf in leaves]
+
+
+def same_training(compiled, program, leaves, *args):
+    (loss, expected), (ours, got) = trained(program, leaves, *args), trained(compiled, leaves, *args)
+    torch.testing.assert_close(ours, loss, atol=1e-4, rtol=1e-4)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 + 1e-4 * b.abs().max().item(), rtol=1e-3)
+        assert a.stride() == b.stride()
+
+
+LOSSES = {
+    "chained": lambda layers, x: chained(layers, x).square().mean(),
+    "mask": lambda layers, x: with_mask(layers, x).square().sum(),
+    "each": lambda layers, x: sum(y.mean() for y in each_result(layers, x)),
+    "summed": lambda layers, x: summed(layers, x)[1] / 10,
+    "back": lambda layers, x: sum(y.square().mean() for y in far_back(layers, x)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients(found, differentiated, name):
+    layers, program = blocks(), LOSSES[name]
+    compiled = jit.compile(lambda x: program(layers, x), dynamic=False)
+    for layout in ("plain", "another", "transposed", "sliced"):
+        x = LAYOUTS[layout]()
+        same_training(compiled, lambda x: program(layers, x), list(layers.parameters()), x)
+    assert found and any(differentiated) or name in ("each", "summed", "back")
+
+
+def test_gradients_of_the_input_too(differentiated):
+    layers, x = blocks(), torch.randn(2, 5, 16, requires_grad=True)
+    compiled = jit.compile(lambda x: chained(layers, x).square().mean())
+    same_training(compiled, lambda x: chained(layers, x).square().mean(), [x, *layers.parameters()], x)
+    assert differentiated == [True]
+
+
+class Language(nn.Module):
+    """With one table for what goes in and what comes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layers, self.norm = nn.Embedding(11, 16), blocks(), nn.LayerNorm(16)
+
+    def forward(self, i):
+        return F.cross_entropy((self.norm(chained(self.layers, self.table(i))) @ self.table.weight.t()).flatten(0, 1),
+                               i.flatten())
+
+
+def test_what_several_parts_read(differentiated):
+    """Their gradients are added up: of a table, and of one layer that is done again and again."""
+    model, i = Language(), torch.randint(0, 11, (2, 5))
+    same_training(jit.compile(model), model, list(model.parameters()), i)
+    one, x = blocks(1)[0], torch.randn(2, 5, 16)
+
+    def program(x):
+        return chained([one] * LAYERS, x).square().mean()
+
+    same_training(jit.compile(program), program, list(one.parameters()), x)
+    assert differentiated == [True, True]
+
+
+@pytest.mark.parametrize("which", ["biases", "first", "some", "before"])
+def test_frozen(found, which):
+    model, i = Language(), torch.randint(0, 11, (2, 5))
+    for k, layer in enumerate(model.layers):
+        for name, p in layer.named_parameters():
+            if which == "biases" and "bias" in name or which == "first" and k < 4 or which == "some" and k % 5 == 0:
+                p.requires_grad_(False)
+    if which in ("before", "first"):
+        model.table.weight.requires_grad_(False)
+    leaves = [p for p in model.parameters() if p.requires_grad]
+    same_training(jit.compile(model), model, leaves, i)
+    assert all(p.grad is None for p in model.parameters() if not p.requires_grad)
+
+
+def test_trained_for_some_steps(differentiated):
+    losses = []
+    for compiled in (False, True):
+        torch.manual_seed(1)
+        model, i = Language(), torch.randint(0, 11, (2, 5))
+        step, optimizer = jit.compile(model) if compiled else model, torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = step(i)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert differentiated == [True]
+    torch.testing.assert_close(losses[:5], losses[5:], atol=1e-4, rtol=1e-4)
+
+
+def test_backward_again(differentiated):
+    layers, x = blocks(), torch.randn(2, 5, 16)
+    compiled, leaves = jit.compile(lambda x: chained(layers, x).square().mean()), list(layers.parameters())
+    loss = compiled(x)
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    close(torch.autograd.grad(loss, leaves), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, leaves)
+    loss = compiled(x)
+    with torch.no_grad():
+        layers[7].up.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert differentiated == [True]
+
+
+def test_second_derivatives(differentiated):
+    layers, x = blocks(make=Plain).double(), torch.randn(2, 3, 16, dtype=torch.float64)
+    leaves = [layers[0].up.weight, layers[11].norm.weight, layers[LAYERS - 1].down.weight]
+
+    def twice(program):
+        grads = torch.autograd.grad(program(x), leaves, create_graph=True)
+        return grads, torch.autograd.grad(sum(g.square().sum() for g in grads), leaves)
+
+    expected = twice(lambda x: chained(layers, x).square().mean())
+    close(twice(jit.compile(lambda x: chained(layers, x).square().mean())), expected)
+    assert differentiated[0]
+
+
+def test_half_types_and_results_beside_the_loss(found):
+    layers, x = blocks().bfloat16(), torch.randn(2, 5, 16, dtype=torch.bfloat16)
+
+    def program(x):
+        y = chained(layers, x)
+        return y.float().square().mean(), y
+
+    (loss, y), (expected, wanted) = jit.compile(program)(x), program(x)
+    torch.testing.assert_close((loss, y), (expected, wanted), atol=0.2, rtol=0.05)
+    assert y.requires_grad and found
+    (y.float().sum() + loss).backward()
+    assert all(p.grad is not None for p in layers.parameters())
 
 
 SCRIPT = """

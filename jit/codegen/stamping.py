@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.plan import Plan
@@ -18,32 +18,35 @@ from ..runtime.steps import Arena, Argument, Free, fields_of
 
 if TYPE_CHECKING:
 
-    from ..graph.ir import Graph, Node
-    from ..graph.repeats import Repeat
     from ..runtime.steps import Step
     from .planner import CompiledGraph
     from .registers import Registers
 
 
 class Stamper:
-    """Writes the plan of a whole graph. All plans of its parts have to be made with the same ``registers``."""
+    """Writes the plan of a whole. Values that go on between parts have names of any kind, ``inputs`` are those that the
+    whole is given. All plans of its parts have to be made with the same ``registers``."""
 
-    def __init__(self, graph: Graph, registers: Registers) -> None:
-        self.graph, self.registers = graph, registers
-        self.slots: dict[Node, int] = {n: k for k, n in enumerate(graph.inputs)}  # of what goes on between parts
-        self.new = itertools.count(len(graph.inputs)).__next__
+    def __init__(self, inputs: Sequence[Hashable], registers: Registers) -> None:
+        self.n_inputs, self.registers = len(inputs), registers
+        self.slots: dict[Hashable, int] = {name: k for k, name in enumerate(inputs)}  # of what goes on between parts
+        self.new = itertools.count(len(inputs)).__next__
         self.steps: list[Step] = []
         self.arenas: dict[Any, tuple[int, int, int]] = {}  # device -> slot, bytes, and place among the steps
+        self.between: set[int] = set()
         self.aligned: set[int] = set()
         self.every_aligned = False
+        self.launches: list = []
 
-    def stamp(self, plan: Plan, reads: Sequence[Node], results: Sequence[Node | None]) -> None:
-        """Add the steps of a part: its inputs are ``reads``, its results are known as ``results`` from here on."""
-        slots = dict(enumerate(self.slots[n] for n in reads))
+    def stamp(self, part: CompiledGraph, reads: Sequence[Hashable], results: Sequence[Hashable]) -> None:
+        """Add the steps of a part: it is given the values ``reads``, and its results are known as ``results`` from here
+        on (None: nobody asks for it)."""
+        plan = part.plan
+        slots = dict(enumerate(self.slots[name] for name in reads))
         if plan.aligned is None:
             self.every_aligned = True
         else:
-            self.aligned.update(slots[k] for k in plan.aligned if slots[k] < len(self.graph.inputs))
+            self.aligned.update(slots[k] for k in plan.aligned if slots[k] < self.n_inputs)
 
         def slot(old: int) -> int:
             found = slots.get(old)
@@ -56,9 +59,11 @@ class Stamper:
                 slots[step.slot] = self.arena(step)
             else:
                 self.steps.append(moved(step, slot))
-        for node, old in zip(results, plan.outputs, strict=True):
-            if node is not None:
-                self.slots[node] = slot(old)
+        for name, old in zip(results, plan.outputs, strict=True):
+            self.between.add(slot(old))
+            if name is not None:
+                self.slots[name] = slot(old)
+        self.launches += part.launches
 
     def arena(self, step: Arena) -> int:
         """The slot of the block that all parts share on a device."""
@@ -71,12 +76,12 @@ class Stamper:
         self.arenas[step.device] = slot, max(most, nbytes), place
         return slot
 
-    def plan(self, graphs: str) -> Plan:
-        """The whole plan. ``graphs``: see ``runtime.plan.Plan``."""
+    def plan(self, results: Sequence[Hashable], graphs: str) -> Plan:
+        """The plan of the whole, which gives ``results``. ``graphs``: see ``runtime.plan.Plan``."""
         for device, (slot, nbytes, place) in self.arenas.items():
             self.steps[place] = Arena(slot, device, self.registers.reg(nbytes))
-        outputs = tuple(self.slots[o.node] for o in self.graph.outputs)
-        between = set(self.slots.values()).difference(outputs, range(len(self.graph.inputs)))
+        outputs = tuple(self.slots[name] for name in results)
+        between = self.between.difference(outputs, range(self.n_inputs))
         last: dict[int, int] = {}
         for k, step in enumerate(self.steps):
             last.update((slot, k) for slot in step.slots if slot in between)
@@ -84,26 +89,20 @@ class Stamper:
         for slot, k in last.items():
             dying.setdefault(k, []).append(Free(slot))
         compute = tuple(s for k, step in enumerate(self.steps) for s in (step, *dying.get(k, ())))
-        plan = Plan(n_inputs=len(self.graph.inputs), n_ints=0, regs=tuple(self.registers.program), n_slots=self.new(),
-                    compute=compute, outputs=outputs, aligned=None if self.every_aligned else tuple(sorted(self.aligned)),
-                    graphs=graphs)
+        plan = Plan(n_inputs=self.n_inputs, n_ints=0, regs=tuple(self.registers.program), n_slots=self.new(),
+                    compute=compute, outputs=outputs, graphs=graphs,
+                    aligned=None if self.every_aligned else tuple(sorted(self.aligned)))
         plan.check()
         return plan
 
 
-def stamped(graph: Graph, repeat: Repeat, parts: tuple[CompiledGraph, ...], registers: Registers,
-            graphs: str) -> CompiledGraph:
-    """The whole graph, of its three parts, each compiled with ``registers``."""
-    stamper = Stamper(graph, registers)
-    launches: list = []
-    for part, compiled in zip((repeat.before, repeat.window, repeat.after), parts, strict=True):
-        for reads, results in zip(part.reads, part.results, strict=True):
-            stamper.stamp(compiled.plan, reads, results)
-            launches += compiled.launches
+def together(parts: Sequence[CompiledGraph], stamper: Stamper, results: Sequence[Hashable],
+             graphs: str) -> CompiledGraph:
+    """The whole that ``stamper`` has written of these parts."""
     kernels = {name: (name, text) for compiled in parts for name, text in compiled.kernels}
     loops = {name: loop for compiled in parts for name, loop in compiled.loops.items()}
-    return dataclasses.replace(parts[0], plan=stamper.plan(graphs), kernels=list(kernels.values()), loops=loops,
-                               launches=launches)
+    return dataclasses.replace(parts[0], plan=stamper.plan(results, graphs), kernels=list(kernels.values()),
+                               loops=loops, launches=stamper.launches)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from .dims import hint
 from .ir import Graph, Node, Output
 from .passes.cse import attributes_key
-from .prims import base_of, info
+from .prims import VIEWS, base_of, info
 
 _GRAM = 8  # operations in a row by which a stretch is recognised
 MIN_WINDOWS = 16  # fewer are not worth it
@@ -32,12 +32,12 @@ class Part:
     Attributes:
         graph: what it computes, as a graph apart.
         reads: nodes of the whole graph that its inputs stand for, one list for each time that it is done.
-        results: likewise of its outputs; None for what nobody else reads.
+        results: likewise of its outputs.
     """
 
     graph: Graph
     reads: list[list[Node]]
-    results: list[list[Node | None]]
+    results: list[list[Node]]
 
 
 @dataclass
@@ -47,6 +47,10 @@ class Repeat:
     before: Part
     window: Part
     after: Part
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        return self.before, self.window, self.after
 
 
 def find(graph: Graph) -> Repeat | None:
@@ -67,12 +71,20 @@ def find(graph: Graph) -> Repeat | None:
         for i in n.inputs:
             if i in last:
                 last[i] = k
+    for o in graph.outputs:
+        if o.node in last:
+            last[o.node] = len(nodes)
     middle = start + (end - start) // period // 2 * period
     cut = _cut(nodes, places, last, middle, period)
     if cut is None:
         return None
     start += (cut - start) % period
     count, roles = _windows(nodes, places, start, (end - start) // period, period)
+    goes_on = [places[r[1]] for r in roles.values() if count > 1 and places.get(r[1], -1) >= start]
+    behind = start + (count - 1) * period
+    if any(last[nodes[k - start + behind]] < behind + period for k in goes_on):
+        # What follows looks like one of them, but for what it gives.
+        count, roles = count - 1, {n: found[:-1] for n, found in roles.items()}
     if count < MIN_WINDOWS or count * period < MIN_NODES:
         return None
     return _parts(graph, nodes, places, start, period, count, roles)
@@ -112,6 +124,8 @@ def _cut(nodes: list[Node], places: dict[Node, int], last: dict[Node, int], midd
     calls = [k for k in range(middle, middle + period) if info(nodes[k].op).kind == "call"]
     costs = []
     for k in calls or range(middle, middle + period):
+        while calls and nodes[k - 1].op in VIEWS and base_of(nodes[k - 1]).op == "input":
+            k -= 1  # what shows a parameter is the window's own
         crossing = [nodes[j] for j in range(max(0, k - period), k) if last[nodes[j]] >= k]
         if crossing and not any(n.several for n in crossing):
             memory = {base_of(n) for n in crossing}

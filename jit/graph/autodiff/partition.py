@@ -31,29 +31,38 @@ LONGEST_CHAIN = 40
 
 
 @dataclass
-class Halves:
+class Saves:
+    """What the forward saves.
+
+    Attributes:
+        saved: for each saved input of the backward ("input", i), ("output", j) or ("extra", k).
+        kept: for each saved input of the backward the id of the joint graph's node, as ``differentiate`` made it, whose
+            value it is; None where that is not known.
+    """
+
+    saved: tuple
+    kept: tuple
+
+
+@dataclass
+class Halves(Saves):
     """The two graphs.
 
     Attributes:
         forward: inputs are the primals; outputs are the primal outputs, then the extra saved values.
         backward: inputs are the saved values in the order of ``saved``, then the tangents; outputs are the gradients
             that are not None, in order.
-        saved: for each saved input of the backward ("input", i), ("output", j) or ("extra", k).
         grads: for each differentiable input the position of its gradient among the backward's outputs, or None.
         depends: for each differentiable input the positions, in order of the tangents, of those that its gradient
             depends on.
         symbols: names of the size symbols that the backward needs and cannot read off its inputs.
-        kept: for each saved input of the backward the id of the joint graph's node, as ``differentiate`` made it, whose
-            value it is.
     """
 
     forward: Graph
     backward: Graph
-    saved: tuple
     grads: tuple
     symbols: tuple
     depends: tuple
-    kept: tuple
 
 
 def partition(joint: Joint, changed: tuple[int, ...] = (), loose: tuple[int, ...] = ()) -> Halves:
@@ -88,8 +97,8 @@ def partition(joint: Joint, changed: tuple[int, ...] = (), loose: tuple[int, ...
     forward = _Forward(graph, graph.inputs[: joint.n_primals], primal_outputs, goals, extras, shown).run()
     backward = _Backward(graph, [*kept, *graph.inputs[joint.n_primals :]], gradients, division).run()
     grads = tuple(None if p is None else p - joint.n_outputs for p in joint.grads)
-    return Halves(forward, backward, tuple(saved), grads, tuple(unbound_symbols(backward)), joint.depends,
-                  tuple(_first(graph.origins, n.id) for n in kept))
+    return Halves(tuple(saved), tuple(_first(graph.origins, n.id) for n in kept), forward, backward, grads,
+                  tuple(unbound_symbols(backward)), joint.depends)
 
 
 class _Forward(Part):
