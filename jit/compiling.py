@@ -139,7 +139,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         halves.backward)
 
 
-def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan | None:
+def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gradient,
+                           second: Callable) -> Plan | None:
     """As ``compile_joint``, for a graph of which a part is repeated, and which can be compiled in parts."""
     repeat = in_parts.repeat_of(graph)
     made = None if repeat is None else in_parts.with_gradients(graph, repeat, unaligned, gradient, _recorded(), begin)

@@ -16,8 +16,8 @@ PACKAGE = ROOT / "jit"
 SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "progress", "reasons", "recent",
           "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
-TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "numerics",
-       "interop", "second", "saving", "commands", "__init__", "__main__")
+TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "in_parts",
+       "numerics", "interop", "second", "saving", "commands", "__init__", "__main__")
 
 # What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
 # and what prims and operators mean.

@@ -108,8 +108,8 @@ def together(parts: Sequence[CompiledGraph], stamper: Stamper, results: Sequence
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
     """The fields of a step or an argument, and whether they name slots."""
-    named = {name for attribute in ("READS", "WRITES", "MAKES", "FREES", "SLOTS") for name in getattr(kind, attribute, ())}
-    named |= {kind.WITHIN} if getattr(kind, "WITHIN", "") else set()
+    which = ("READS", "WRITES", "MAKES", "FREES", "SLOTS")
+    named = {getattr(kind, "WITHIN", ""), *(name for part in which for name in getattr(kind, part, ()))}
     return tuple((name, name in named) for name in fields_of(kind))
 
 

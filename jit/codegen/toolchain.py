@@ -162,7 +162,7 @@ class Build:
             try:
                 for k, source in missing.items():
                     self._running.append((k, source, *_start(source, os.path.join(folder, k[:16]))))
-            except BaseException:
+            except BaseException:  # those that run already are of no use
                 self._stopped()
                 raise
 
