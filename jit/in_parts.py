@@ -37,8 +37,11 @@ _OF_GRAPHS = ("gradient", "autograd_function")  # nodes that say how gradients g
 
 def repeat_of(graph: Graph) -> Repeat | None:
     """What is repeated in a graph often enough to be compiled once, for the processor."""
+    repeat = find(graph) if config.siblings else None
+    if repeat is None:
+        return None
     devices = {t.device for n in graph.nodes for t in n.types if t is not None}
-    return find(graph) if config.siblings and all(backend(device).host for device in devices) else None
+    return repeat if all(backend(device).host for device in devices) else None
 
 
 def without_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], graphs: str, begin: Begin,

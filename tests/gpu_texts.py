@@ -17,21 +17,21 @@ from jit.graph.passes.grouped import group_rows
 def captured(fn, *args, backward=False, **options):
     """The graphs for which kernels are made in a call of ``fn(*args)``, compiled with ``options``: a backward before
     its forward."""
-    graphs, real = [], compiling.schedule
+    graphs, real = [], compiling.begin
 
     def seen(graph, *rest, **more):
         graphs.append(graph)
         return real(graph, *rest, **more)
 
     jit.reset()
-    compiling.schedule = seen
+    compiling.begin = seen
     try:
         result = jit.compile(fn, **options)(*args)
         if backward:
             results = result if isinstance(result, tuple) else (result,)
             torch.autograd.backward(results, [torch.ones_like(r) for r in results])
     finally:
-        compiling.schedule = real
+        compiling.begin = real
         jit.reset()
     return graphs
 
@@ -54,20 +54,20 @@ class Seen(Exception):
 def launched_on_gpu(fn, *args, **options):
     """The graph of ``fn(*args)``, which launches Triton kernels of the program's own, compiled for a CUDA device as if
     the arguments, of the CPU, were there."""
-    graphs, real = [], compiling.schedule
+    graphs, real = [], compiling.begin
 
     def seen(graph, *rest, **more):
         graphs.append(graph)
         raise Seen
 
     jit.reset()
-    compiling.schedule = seen
+    compiling.begin = seen
     try:
         with mock.patch.object(Cpu, "launches_user_kernels", True):
             jit.compile(fn, fullgraph=True)(*args)
     except (Seen, jit.JitError, RuntimeError):
         pass
     finally:
-        compiling.schedule = real
+        compiling.begin = real
         jit.reset()
     return compile_graph(moved(graphs[0], torch.device("cuda", 0)), Options(**options))

@@ -161,8 +161,8 @@ def test_registered_gradients(name):
 
 
 def test_sizes_that_change_compile_twice(monkeypatch):
-    made, real = [], compiling.schedule
-    monkeypatch.setattr(compiling, "schedule", lambda *a, **k: made.append(1) or real(*a, **k))
+    made, real = [], compiling.begin
+    monkeypatch.setattr(compiling, "begin", lambda *a, **k: made.append(1) or real(*a, **k))
     compiled = jit.compile(PROGRAMS["one"], fullgraph=True)
     for n in (4, 5, 6, 7, 9, 12):
         torch.testing.assert_close(compiled(torch.ones(n)), PROGRAMS["one"](torch.ones(n)))

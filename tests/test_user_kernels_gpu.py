@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture
 def plans(monkeypatch):
     """The plans that are made."""
-    made, real = [], compiling.schedule
+    made, real = [], compiling.begin
 
     def seen(*args, **kwargs):
         compiled = real(*args, **kwargs)
         made.append(compiled.plan)
         return compiled
 
-    monkeypatch.setattr(compiling, "schedule", seen)
+    monkeypatch.setattr(compiling, "begin", seen)
     return made
 
 

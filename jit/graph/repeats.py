@@ -13,6 +13,7 @@ memory anyway: kernels are then the same as for the whole graph.
 from __future__ import annotations
 
 import collections
+import itertools
 from dataclasses import dataclass
 
 from .dims import hint
@@ -61,10 +62,14 @@ def find(graph: Graph) -> Repeat | None:
     nodes = [n for n in graph.nodes if n.op != "input"]
     if len(nodes) < MIN_NODES or any(n.impure and n.repeatable is False for n in nodes):
         return None
-    found = _stretch([_looks(n) for n in nodes])
-    if found is None:
+    ops = [n.op for n in nodes]
+    period = _period(ops)
+    if period is None or _longest(ops, period)[1] < MIN_WINDOWS * period:
         return None
-    start, end, period = found
+    start, length = _longest([_looks(n) for n in nodes], period)
+    if length < MIN_WINDOWS * period:
+        return None
+    end = start + length
     places = {n: k for k, n in enumerate(nodes)}
     last = dict.fromkeys(nodes, -1)  # where a node is read last
     for k, n in enumerate(nodes):
@@ -95,27 +100,28 @@ def _looks(n: Node) -> tuple:
     return n.op, attributes_key(n), n.type
 
 
-def _stretch(looks: list[tuple]) -> tuple[int, int, int] | None:
-    """(start, end, period) of the longest stretch in which all looks as what is a period before it."""
-    numbers: dict[tuple, int] = {}
-    looked = [numbers.setdefault(look, len(numbers)) for look in looks]
+def _period(ops: list[str]) -> int | None:
+    """The distance at which most runs of operations come again."""
     last: dict[tuple, int] = {}
     votes: collections.Counter[int] = collections.Counter()
-    for k in range(_GRAM, len(looked) + 1):
-        gram = tuple(looked[k - _GRAM:k])
-        if gram in last:
-            votes[k - last[gram]] += 1
+    for k in range(_GRAM, len(ops) + 1):
+        gram = tuple(ops[k - _GRAM:k])
+        votes[k - last.get(gram, k)] += 1
         last[gram] = k
-    if not votes:
-        return None
-    ((period, _),) = votes.most_common(1)
-    best, begin = (0, 0), period
-    for k in range(period, len(looked) + 1):
-        if k == len(looked) or looked[k] != looked[k - period]:
-            best = max(best, (k - begin, begin))
-            begin = k + 1
-    length, begin = best
-    return (begin - period, begin + length, period) if length >= period else None
+    del votes[0]  # those that were met for the first time
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def _longest(looks: list, period: int) -> tuple[int, int]:
+    """(start, length) of the longest stretch in which all looks as what is a period before it."""
+    same = [a == b for a, b in zip(looks, looks[period:])]
+    best, begin = (0, 0), 0
+    for alike, run in itertools.groupby(same):
+        length = sum(1 for _ in run)
+        if alike:
+            best = max(best, (length, -begin))
+        begin += length
+    return -best[1], best[0] + period if best[0] else 0
 
 
 def _cut(nodes: list[Node], places: dict[Node, int], last: dict[Node, int], middle: int, period: int) -> int | None:
