@@ -69,22 +69,27 @@ def plans_of(fn, args, kwargs, leaves) -> tuple[list, int, list, object]:
     import jit
     from jit import compiling
 
-    plans, graphs, real = [], [], compiling.schedule
+    plans, graphs, real = [], [], compiling.begin
 
     def observed(graph, *rest, **options):
-        made = real(graph, *rest, **options)
-        plans.append(made.plan)
+        finish = real(graph, *rest, **options)
         graphs.append(graph)
-        return made
+
+        def finished():
+            made = finish()
+            plans.append(made.plan)
+            return made
+
+        return finished
 
     jit.reset()
-    compiling.schedule = observed
+    compiling.begin = observed
     try:
         # No name ends in an underscore here: a function that changes its arguments is compiled like the others.
         compiled = jit.compile(lambda *a, **k: fn(*a, **k))
         result, gradients = outcome(compiled, args, kwargs, leaves)
     finally:
-        compiling.schedule = real
+        compiling.begin = real
     return plans, graphs, result if isinstance(result, BaseException) else gradients
 
 

@@ -20,9 +20,14 @@ def plans(monkeypatch):
     made, real = [], compiling.begin
 
     def seen(*args, **kwargs):
-        compiled = real(*args, **kwargs)
-        made.append(compiled.plan)
-        return compiled
+        finish = real(*args, **kwargs)
+
+        def finished():
+            compiled = finish()
+            made.append(compiled.plan)
+            return compiled
+
+        return finished
 
     monkeypatch.setattr(compiling, "begin", seen)
     return made
