@@ -122,7 +122,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     origins = symbol_origins(halves.forward)
     begun = begin(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
-    if halves.forward.env is not None and halves.forward.env.symbols:  # the forward is told which the backward needs
+    if halves.forward.env.symbols:  # the forward is told which the backward needs
         backward = begun()
         forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
     else:  # the kernels of both are compiled at the same time

@@ -71,7 +71,7 @@ OPTIONS = {
     "sanitize": Option("", "build the runtime and CPU kernels with address (which includes undefined) or thread "
                            "checks; read when jit is imported"),
     "siblings": Option(True, "follow the call of one of several modules that are alike, and take the others' to do the "
-                             "same; off: follow each", compiled=False),
+                             "same, and compile what a graph repeats once; off: each", compiled=False),
     "compile_in": Option("call", "where functions are compiled: in the call that needs it, or in the background, while "
                                  "calls run in eager", choices=("call", "background"),
                          compiled=False),

@@ -13,7 +13,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from . import config
+from . import config, logs
+from .codegen.layout import channels_last, wants_channels_last
 from .codegen.registers import Registers
 from .codegen.stamping import Stamper, together
 from .devices import backend
@@ -36,9 +37,10 @@ _OF_GRAPHS = ("gradient", "autograd_function")  # nodes that say how gradients g
 
 
 def repeat_of(graph: Graph) -> Repeat | None:
-    """What is repeated in a graph often enough to be compiled once, for the processor."""
+    """What is repeated in a graph often enough to be compiled once, for the processor. The layout of images is chosen
+    for a whole graph."""
     repeat = find(graph) if config.siblings else None
-    if repeat is None:
+    if repeat is None or wants_channels_last(graph):
         return None
     devices = {t.device for n in graph.nodes for t in n.types if t is not None}
     return repeat if all(backend(device).host for device in devices) else None
@@ -90,7 +92,8 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
     halves = [_halves(graph, part, side, gradient) for part, side in zip(repeat.parts, sides, strict=True)]
     if not all(ways.found(part, side, half) for part, side, half in zip(repeat.parts, sides, halves, strict=True)):
         return None
-    if not ways.fit():
+    if not ways.fit() or not all(_apart_from_others(graph, part, half, gradient)
+                                 for part, half in zip(repeat.parts, halves, strict=True)):
         return None
     return _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin).run()
 
@@ -160,11 +163,25 @@ class _Ways:
         return all(self.expected[n] == t for n, t in self.given.items())
 
 
+def _apart_from_others(graph: Graph, part: Part, halves: Halves, gradient: Gradient) -> bool:
+    """Whether what goes on between parts, and is saved, lies in memory that the program does not have: it may write to
+    that, and a part alone does not know of it."""
+    shown = {base_of(o.node) for o in graph.outputs}
+    kept = {o.node for k, o in enumerate(graph.outputs) if k not in gradient.loose}  # which autograd watches
+    saved = {nodes[i] for kind, i in halves.saved if kind != "extra"
+             for nodes in (part.reads if kind == "input" else part.results)}
+    return all(n.op == "input" or n in kept and base_of(n) is n
+               or base_of(n).op != "input" and base_of(n) not in shown for n in saved)
+
+
 def _halves(graph: Graph, part: Part, side: _Side, gradient: Gradient) -> Halves:
     loose = {graph.outputs[k].node for k in gradient.loose}
     written = tuple(_read(part, graph, {*gradient.changed, *gradient.fragile}))
     results = tuple(sorted({k for nodes in part.results for k, n in enumerate(nodes) if n in loose}))
-    return partition(differentiate(part.graph, side.wrt, side.tangents), written, results)
+    with logs.timed("autodiff"):
+        joint = differentiate(part.graph, side.wrt, side.tangents)
+        joint.graph = channels_last(joint.graph)
+        return partition(joint, written, results)
 
 
 class _Joined:

@@ -217,6 +217,18 @@ def test_what_is_not_taken_apart(found, program):
 
 
 @torch.no_grad()
+def test_the_format_of_images_is_chosen_for_the_whole(monkeypatch):
+    """Windows would go from one format to the other and back."""
+    taken, real = [], in_parts.repeat_of
+    monkeypatch.setattr(in_parts, "repeat_of", lambda graph: taken.append(real(graph)) or taken[-1])
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh(), nn.GroupNorm(2, 8)) for _ in range(48)]
+    x = torch.randn(2, 8, 6, 6)
+    close(jit.compile(lambda x: chained(layers, x))(x), chained(layers, x))
+    assert taken == [None]
+
+
+@torch.no_grad()
 def test_not_with_symbols_and_not_where_it_is_switched_off(found):
     layers, x = blocks(), torch.randn(2, 5, 16)
     close(jit.compile(lambda x: chained(layers, x), dynamic=True)(x), chained(layers, x))
@@ -427,6 +439,31 @@ def test_backward_again(differentiated):
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     assert differentiated == [True]
+
+
+@pytest.mark.parametrize("written", ["input", "result"])
+def test_what_the_program_writes_before_the_backward(written):
+    """Memory that it has, of which what goes on between layers is a view: as in eager, error or not."""
+    layers = blocks()
+
+    def program(x):
+        y = (x * 2).transpose(0, 1) if written == "result" else x.view(2, 5, 16)
+        shown = y.transpose(0, 1)
+        return chained(layers, y).square().mean(), shown.detach() if written == "result" else shown.sum().detach()
+
+    def outcome(fn):
+        x = torch.linspace(-1, 1, 160).reshape(2, 5, 16).clone()
+        loss, other = fn(x)
+        (x if written == "input" else other).mul_(-3)
+        try:
+            return torch.autograd.grad(loss, list(layers.parameters()))
+        except RuntimeError as error:
+            return str(error)[:20]
+
+    expected, got = outcome(program), outcome(jit.compile(program))
+    assert type(expected) is type(got)
+    if isinstance(expected, tuple):
+        close(got, expected)
 
 
 def test_second_derivatives(differentiated):

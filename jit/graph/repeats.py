@@ -80,7 +80,7 @@ def find(graph: Graph) -> Repeat | None:
         if o.node in last:
             last[o.node] = len(nodes)
     middle = start + (end - start) // period // 2 * period
-    cut = _cut(nodes, places, last, middle, period)
+    cut = _cut(nodes, last, middle, period)
     if cut is None:
         return None
     start += (cut - start) % period
@@ -124,7 +124,7 @@ def _longest(looks: list, period: int) -> tuple[int, int]:
     return -best[1], best[0] + period if best[0] else 0
 
 
-def _cut(nodes: list[Node], places: dict[Node, int], last: dict[Node, int], middle: int, period: int) -> int | None:
+def _cut(nodes: list[Node], last: dict[Node, int], middle: int, period: int) -> int | None:
     """Where, within the period from ``middle`` on, the fewest bytes go on to what follows: in front of an operation of
     the library, if there is any."""
     calls = [k for k in range(middle, middle + period) if info(nodes[k].op).kind == "call"]
@@ -195,7 +195,7 @@ def _parts(graph: Graph, nodes: list[Node], places: dict[Node, int], start: int,
              Part(_apart(graph, first, [first[k] for k in made])[0], [list(r) for r in zip(*roles.values())],
                   [[nodes[at + k] for k in made] for at in starts]),
              Part(*_apart(graph, after, tail), results=[list(tail)])]
-    return None if any(n.several for p in parts for ns in (*p.reads, *p.results) for n in ns if n) else Repeat(*parts)
+    return None if any(n.several for p in parts for ns in (*p.reads, *p.results) for n in ns) else Repeat(*parts)
 
 
 def _apart(graph: Graph, nodes: list[Node], results: list[Node]) -> tuple[Graph, list[list[Node]]]:

@@ -84,8 +84,9 @@ def begin_cpp(kernels: list[loops.Kernel]) -> Callable[[], dict[str, int]]:
         named = {k.name: kernel_text(k) for k in kernels}
     with _lock:
         found = {name: _addresses.get(name) for name, _ in named.values()}
-        missing = {name: text for name, text in named.values() if found[name] is None and name not in _begun}
-        units = {id(_begun[name]): _begun[name] for name in found if found[name] is None and name in _begun}
+        begun = {name: _begun.get(name) for name in found if found[name] is None}  # which may end at any time
+        units = {id(unit): unit for unit in begun.values() if unit is not None}
+        missing = {name: text for name, text in named.values() if found[name] is None and begun[name] is None}
         if missing:
             compiler_check.quirks()  # raises where the compiler cannot be used
             count = min(-(-len(missing) // KERNELS_PER_UNIT), config.compile_threads)
