@@ -59,8 +59,8 @@ def report(error: BaseException, where: tuple | None, consequence: str) -> None:
     text = (f"jit: compiling {function} ({file}:{line}) failed with {type(error).__name__}: {error}{by}; "
             f"{consequence}. "
             "This is a fault of the compiler: please report it. JIT_STRICT=1 raises instead.")
-    progress.clear()
-    warnings.warn_explicit(text, InternalFailure, file, line)
+    with progress.cleared():
+        warnings.warn_explicit(text, InternalFailure, file, line)
 
 
 def _tell_of_compiler(error: NoCompiler) -> None:
@@ -69,8 +69,8 @@ def _tell_of_compiler(error: NoCompiler) -> None:
         if NoCompiler in _told:
             return
         _told.add(NoCompiler)
-    progress.clear()
-    warnings.warn(f"jit: {error}", RuntimeWarning, stacklevel=3)
+    with progress.cleared():
+        warnings.warn(f"jit: {error}", RuntimeWarning, stacklevel=3)
 
 
 def forget() -> None:

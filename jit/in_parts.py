@@ -24,6 +24,7 @@ from .graph.build import Builder
 from .graph.gradient_paths import carrying, passed
 from .graph.ir import Graph, Node, Output
 from .graph.passes.gradients import without_gates
+from .graph.prim_info import info
 from .graph.prims import base_of
 from .graph.repeats import Part, Repeat, find
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .graph.recording import Gradient
 
 Begin = Callable[..., Callable[[], "CompiledGraph"]]  # ``compiling.begin``
-_OF_GRAPHS = ("gradient", "autograd_function")  # nodes that say how gradients go through what is around them
 
 
 def repeat_of(graph: Graph) -> Repeat | None:
@@ -83,7 +83,7 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
     """A graph with its gradients, in parts. None where what gradients go through is not the same in all that is
     repeated, or something is not known of parts alone."""
     if (len(gradient.tangents) != 1 or gradient.views
-        or any(n.op in _OF_GRAPHS or region_of(n) for n in graph.nodes)):
+        or any(_holds_others(n) or region_of(n) for n in graph.nodes)):
         return None
     ways = _Ways(graph, repeat, gradient)
     sides = [side for part in repeat.parts if (side := ways.of(part)) is not None]
@@ -96,6 +96,12 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
                                  for part, half in zip(repeat.parts, halves, strict=True)):
         return None
     return _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin).run()
+
+
+def _holds_others(node: Node) -> bool:
+    """Whether a node says how gradients go through several others, which parts would tear from each other."""
+    record = info(node.op)
+    return record.kind == "gradient" and record.infer is None
 
 
 @dataclasses.dataclass

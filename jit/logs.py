@@ -61,8 +61,8 @@ def _write(text: str) -> None:
             return
         except OSError as error:
             warnings.warn(f"JIT_LOGS_OUT: {error}; logging to stderr", RuntimeWarning, stacklevel=2)
-    progress.clear()
-    sys.stderr.write(text)
+    with progress.cleared():
+        sys.stderr.write(text)
 
 
 def channel(name: str) -> Channel:

@@ -18,6 +18,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import TextIO
 
 from . import config
@@ -71,15 +72,21 @@ class _Line:
     def end(self) -> None:
         self.ended = time.monotonic()
         self.over.release()
-        self.clear()
+        with self.cleared():
+            pass
 
-    def clear(self) -> None:
-        """Take the line off the terminal; it is back at the next look if the compilation goes on."""
-        # Not for ever: a terminal that is stopped (ctrl-S) keeps the thread in its write.
-        if self.shown and self.lock.acquire(timeout=1):
-            try:
+    @contextlib.contextmanager
+    def cleared(self) -> Iterator[None]:
+        """The line is off the terminal during the block; it is back at the next look if the compilation goes on."""
+        # Not for ever: a terminal that is stopped (ctrl-S) keeps the thread in its write, and a handler of a signal
+        # may come while its own thread is in here.
+        held = self.started and self.lock.acquire(timeout=1)
+        try:
+            if held and self.shown:
                 self.write("")
-            finally:
+            yield
+        finally:
+            if held:
                 self.lock.release()
 
     def text(self) -> str:
@@ -96,7 +103,7 @@ class _Line:
             if not text:
                 ended = "\r" + " " * self.shown + "\r"
                 self.shown = 0
-            elif self.ended:  # it is over: the last word was had by ``clear``
+            elif self.ended:  # it is over: the last word was had by ``cleared``
                 return
             else:
                 text = text[:max(0, os.get_terminal_size(self.stream.fileno()).columns - 1)]
@@ -190,11 +197,10 @@ def graph() -> None:
         line.graphs += 1
 
 
-def clear() -> None:
-    """Make room for something else that is written to the terminal."""
+def cleared() -> contextlib.AbstractContextManager[None]:
+    """``with cleared():`` around something else that is written to the terminal."""
     line = _now
-    if line is not None:
-        line.clear()
+    return line.cleared() if line is not None else contextlib.nullcontext()
 
 
 def _forget() -> None:
