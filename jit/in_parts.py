@@ -17,12 +17,12 @@ from . import config, logs
 from .codegen.layout import channels_last, wants_channels_last
 from .codegen.registers import Registers
 from .codegen.stamping import Stamper, together
-from .devices import backend
 from .graph.autodiff import differentiate
 from .graph.autodiff.partition import Halves, Saves, partition, region_of
 from .graph.build import Builder
 from .graph.gradient_paths import carrying, passed
 from .graph.ir import Graph, Node, Output
+from .graph.pairs import added
 from .graph.passes.gradients import without_gates
 from .graph.prim_info import info
 from .graph.prims import base_of
@@ -37,13 +37,10 @@ Begin = Callable[..., Callable[[], "CompiledGraph"]]  # ``compiling.begin``
 
 
 def repeat_of(graph: Graph) -> Repeat | None:
-    """What is repeated in a graph often enough to be compiled once, for the processor. The layout of images is chosen
-    for a whole graph."""
+    """What is repeated in a graph often enough to be compiled once. The layout of images is chosen for a whole
+    graph."""
     repeat = find(graph) if config.siblings else None
-    if repeat is None or wants_channels_last(graph):
-        return None
-    devices = {t.device for n in graph.nodes for t in n.types if t is not None}
-    return repeat if all(backend(device).host for device in devices) else None
+    return None if repeat is None or wants_channels_last(graph) else repeat
 
 
 def without_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], graphs: str, begin: Begin,
@@ -288,8 +285,8 @@ class _Joined:
         inputs: list[Node] = []
         outputs: list[Output] = []
         for n, found in several.items():
-            own = [b.node("input", (), {"index": len(inputs) + k}, n.type) for k in range(len(found))]
-            outputs.append(Output(functools.reduce(lambda x, y: b.node("add", (x, y), {}, n.type), own)))
+            own = [b.node("input", (), {"index": len(inputs) + k}, stamper.types[key]) for k, key in enumerate(found)]
+            outputs.append(Output(functools.reduce(functools.partial(added, b), own)))
             keys += found
             inputs += own
             self.parts[n] = [("gradient", n)]

@@ -83,9 +83,9 @@ def test_gradients_of_tables(name, dtype):
         if name == "padded":
             exact[7] = 0
         found, = torch.autograd.grad(jit.compile(fn)(w, at), w, g)
-        scale = exact.abs().amax()
+        scale = torch.zeros_like(exact).index_add_(0, at, each.abs()).amax()  # by which sums are rounded
         tolerance = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
-        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=float(scale) * tolerance / 100 + 1e-4)
+        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=float(scale) * tolerance / 50 + 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda d: str(d)[6:])

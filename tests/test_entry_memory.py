@@ -10,9 +10,10 @@ import torch
 import jit
 from jit.frame import dispatch
 from jit.graph.dims import Dim, symbols_of
-from jit.graph.ir import Node
+from jit.graph.ir import Graph, Node
 from jit.graph.nested import of_kind
-from jit.graph.writing import PackedGraph
+from jit.graph.passes.cse import attributes_key
+from jit.graph.writing import PackedGraph, read, written
 from jit.runtime.packed import Packed
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -118,9 +119,27 @@ def test_sizes_in_dicts_of_a_packed_graph_are_its_own():
     graph = captured(lambda x: torch.full(size=(x.shape[0], 3), fill_value=1.5) + x)
     first = {id(s) for d in graph.env.symbols.values() for s in symbols_of(d)}
     env = graph.env
-    read = PackedGraph(graph)()
+    again = PackedGraph(graph)()
     assert first and all(s.env is env for d in graph.env.symbols.values() for s in symbols_of(d))
-    assert not first & {id(s) for d in of_kind(Dim, [n.attrs for n in read.nodes]) for s in symbols_of(d)}
+    assert not first & {id(s) for d in of_kind(Dim, [n.attrs for n in again.nodes]) for s in symbols_of(d)}
+
+
+@pytest.mark.parametrize("again", [lambda graph: PackedGraph(graph)(), lambda graph: read(written(graph))],
+                         ids=["packed", "written"])
+def test_graphs_that_nodes_have(again):
+    """As the scores of an attention: written as rows like the one around them, whose sizes theirs are."""
+    graph = captured(lambda x: torch.sin(x) * x.shape[0])
+    own = PackedGraph(graph)()
+    own.env.scaled = lambda size, factor: None  # only a capture has it
+    graph.nodes[-1].attrs["args"] = (1, (own,))
+    found = again(graph)
+    (inner,) = of_kind(Graph, found.nodes[-1].attrs)
+    assert repr(inner) == repr(own) and inner.env is found.env
+    dims = [d for n in inner.nodes for d in of_kind(Dim, (n.attrs, n.type.shape))]
+    assert dims and all(s.env is found.env for d in dims for s in symbols_of(d))
+    assert attributes_key(found.nodes[-1]) == attributes_key(graph.nodes[-1])
+    inner.nodes[-1].attrs["other"] = 2
+    assert attributes_key(found.nodes[-1]) != attributes_key(graph.nodes[-1])
 
 
 def test_a_graph_that_is_nested_too_deeply_is_kept(monkeypatch):

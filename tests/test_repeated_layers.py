@@ -363,11 +363,21 @@ def test_gradients(found, differentiated, name):
     assert found and any(differentiated) or name in ("each", "summed", "back")
 
 
-def test_gradients_of_the_input_too(differentiated):
-    layers, x = blocks(), torch.randn(2, 5, 16, requires_grad=True)
-    compiled = jit.compile(lambda x: chained(layers, x).square().mean())
-    same_training(compiled, lambda x: chained(layers, x).square().mean(), [x, *layers.parameters()], x)
-    assert differentiated == [True]
+@pytest.mark.parametrize("make", [Block, Plain])
+def test_gradients_of_the_input_too(differentiated, make):
+    """What is found before the layers and in the first one is added up, in whichever layouts these are."""
+    layers = blocks(make=make)
+
+    def program(x):
+        return chained(layers, x).square().mean()
+
+    compiled = jit.compile(program, dynamic=False)
+    for layout in ("plain", "another", "transposed", "sliced", "expanded"):
+        x = LAYOUTS[layout]().requires_grad_()
+        (loss, expected), (ours, got) = [trained(fn, [x, *layers.parameters()], x) for fn in (program, compiled)]
+        torch.testing.assert_close(ours, loss, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-3)
+    assert differentiated and all(differentiated)
 
 
 class Language(nn.Module):

@@ -75,7 +75,7 @@ class CompiledGraph:
 
     ``plan``: the runtime's Plan. ``kernels``: (name, source text) of each distinct kernel. ``loops``: name -> loop
     kernel. ``launches``: the loop kernels in launch order. ``int_symbols``: the size symbols to be passed as ints after
-    the tensors. ``call(*tensors, *ints)`` runs it.
+    the tensors. ``takes``, ``gives``: the types of its inputs and results. ``call(*tensors, *ints)`` runs it.
     """
 
     plan: runtime.plan.Plan
@@ -83,6 +83,8 @@ class CompiledGraph:
     loops: dict = field(default_factory=dict)
     launches: list = field(default_factory=list)
     int_symbols: tuple = ()
+    takes: tuple[TensorType, ...] = ()
+    gives: tuple[TensorType, ...] = ()
 
     @functools.cached_property
     def call(self) -> Callable:
@@ -302,7 +304,8 @@ class Planner:
         plan = emit(self)
         kernels = {k.name: k for k in self.named.values()}
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for _, key in self._runs()],
-                             tuple(self.regs.int_symbols))
+                             tuple(self.regs.int_symbols), tuple([n.type for n in self.graph.inputs]),
+                             tuple([o.node.type for o in self.graph.outputs]))
 
 
 def _untimed(call: epilogues.Call) -> Candidate | None:

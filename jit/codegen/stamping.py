@@ -17,7 +17,7 @@ from ..runtime.plan import Plan
 from ..runtime.steps import Arena, Argument, Free, fields_of
 
 if TYPE_CHECKING:
-
+    from ..graph.ir import TensorType
     from ..runtime.steps import Step
     from .planner import CompiledGraph
     from .registers import Registers
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 
 class Stamper:
     """Writes the plan of a whole. Values that go on between parts have names of any kind, ``inputs`` are those that the
-    whole is given. All plans of its parts have to be made with the same ``registers``."""
+    whole is given. All plans of its parts have to be made with the same ``registers``.
+
+    Attributes:
+        types: by name, what each value that goes on between parts is.
+    """
 
     def __init__(self, inputs: Sequence[Hashable], registers: Registers) -> None:
         self.n_inputs, self.registers = len(inputs), registers
         self.slots: dict[Hashable, int] = {name: k for k, name in enumerate(inputs)}  # of what goes on between parts
+        self.types: dict[Hashable, TensorType] = {}
         self.new = itertools.count(len(inputs)).__next__
         self.steps: list[Step] = []
         self.arenas: dict[Any, tuple[int, int, int]] = {}  # device -> slot, bytes, and place among the steps
@@ -40,8 +45,11 @@ class Stamper:
 
     def stamp(self, part: CompiledGraph, reads: Sequence[Hashable], results: Sequence[Hashable]) -> None:
         """Add the steps of a part: it is given the values ``reads``, and its results are known as ``results`` from here
-        on (None: nobody asks for it)."""
+        on (None: nobody asks for it). Raises ValueError for a part that takes something else than what it is given."""
         plan = part.plan
+        for name, wanted in zip(reads, part.takes, strict=True):
+            if self.types.setdefault(name, wanted) != wanted:
+                raise ValueError(f"a part takes {wanted}, and is given {self.types[name]}")
         slots = dict(enumerate(self.slots[name] for name in reads))
         if plan.aligned is None:
             self.every_aligned = True
@@ -59,10 +67,10 @@ class Stamper:
                 slots[step.slot] = self.arena(step)
             else:
                 self.steps.append(moved(step, slot))
-        for name, old in zip(results, plan.outputs, strict=True):
+        for name, old, made in zip(results, plan.outputs, part.gives, strict=True):
             self.between.add(slot(old))
             if name is not None:
-                self.slots[name] = slot(old)
+                self.slots[name], self.types[name] = slot(old), made
         self.launches += part.launches
 
     def arena(self, step: Arena) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
-from collections.abc import Iterator
 
 import torch
 
@@ -47,7 +47,7 @@ class PackedGraph:
         return self._graph if self._packed is None else _of_rows(self._packed())
 
 
-by_value(Dim, Symbol, Quotient, Remainder, Larger, Smaller, TensorType, Loc, Ref, Predicate)
+by_value(Dim, Symbol, Quotient, Remainder, Larger, Smaller, TensorType, Loc, Ref, Predicate, Graph)
 
 
 def _rows(graph: Graph) -> tuple:
@@ -74,16 +74,35 @@ def _of_rows(data: tuple) -> Graph:
     graph = Graph([nodes[k] for k in inputs], list(nodes.values()),
                   [Output(nodes[k], mutates) for k, mutates in outputs], env)
     graph.origins, graph.next_id = dict(stands_for), next_id
-    for dim in (*symbols.values(), *(p.expr for p in guards), *(d for n in graph.nodes for d in _dims(n))):
-        for symbol in symbols_of(dim):
-            symbol.env = env  # what is decided about it is recorded there
+    for dim in (*symbols.values(), *(p.expr for p in guards)):
+        _belongs(dim, env)
+    _take_over(graph, env)
     return graph
 
 
-def _dims(node: Node) -> Iterator[Dim]:
-    """All sizes in a node."""
-    types = of_kind(TensorType, (node.attrs, node.types))
-    return of_kind(Dim, (node.attrs, [(t.shape, t.strides) for t in types]))
+def _take_over(graph: Graph, env: ShapeEnv) -> None:
+    """Have what is decided about the sizes in a graph, and in those that its nodes have, recorded in ``env``."""
+    graph.env = env
+    for node in graph.nodes:
+        types = of_kind(TensorType, (node.attrs, node.types))
+        for dim in of_kind(Dim, (node.attrs, [(t.shape, t.strides) for t in types])):
+            _belongs(dim, env)
+        for inner in of_kind(Graph, node.attrs):
+            _take_over(inner, env)
+
+
+def _belongs(dim: Dim, env: ShapeEnv) -> None:
+    for symbol in symbols_of(dim):
+        symbol.env = env
+
+
+def _rows_of_part(graph: Graph) -> tuple:
+    """How a graph is written that a node of another one has, such as the scores of an attention. Its sizes are those of
+    the graph around it."""
+    return _of_rows, (_rows(graph),)
+
+
+copyreg.pickle(Graph, _rows_of_part)
 
 
 @rule(Graph)

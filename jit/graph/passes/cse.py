@@ -20,7 +20,17 @@ def _hashable(v: object) -> object:
         return ("float", v.hex() if v == v else "nan")
     if type(v) is Dim or v is None or type(v) is str:
         return v
+    if type(v) is Graph:
+        return _structure(v)
     return (type(v), v)
+
+
+def _structure(graph: Graph) -> tuple:
+    """What tells a graph that a node has, such as the scores of an attention, from another."""
+    places = {n: k for k, n in enumerate(graph.nodes)}
+    nodes = tuple([(n.op, tuple([places[i] for i in n.inputs]), attributes_key(n), n.type) for n in graph.nodes])
+    return Graph, nodes, tuple([places[n] for n in graph.inputs]), tuple([(places[o.node], o.mutates)
+                                                                          for o in graph.outputs])
 
 
 def node_key(node: Node) -> tuple:
