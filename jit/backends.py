@@ -46,6 +46,16 @@ def compile_native(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gra
     return compiling.compile_plain(graph, unaligned, any(t.requires_grad for t in examples))
 
 
+def _expects(device: torch.device) -> None:
+    """Kernels for a device will be asked for soon: what takes a while to start is started."""
+    emitter = devices.backend(device).emitter
+    if emitter is not None:
+        getattr(importlib.import_module(emitter), "expects_kernels", lambda: None)()
+
+
+compile_native.expects = _expects  # type: ignore[attr-defined]  # captures ask a backend for it
+
+
 def compile_eager(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
     """Run the captured graph op by op on eager tensors: tells capture faults from kernel faults. Autograd
     differentiates it."""

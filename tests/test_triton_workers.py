@@ -14,11 +14,11 @@ import torch
 
 import jit
 import triton_kernels as zoo
-from jit import config as options, failures
+from jit import backends, config as options, failures
 from jit.codegen.cpp import target as cpp_target
 from jit.codegen.triton import compile as triton_compile
 from jit.codegen.triton import emit as triton_emit
-from jit.codegen.triton import workers
+from jit.codegen.triton import target as cuda_target, workers
 from jit.errors import CompileError
 
 pytest.importorskip("triton")
@@ -171,3 +171,62 @@ def test_the_program_goes_on_in_eager(monkeypatch):
     monkeypatch.setattr(options, "strict", True)
     with pytest.raises(CompileError, match="signal Aborted"):
         jit.compile(lambda x: (x * 3).cos().sum(1))(x)
+
+
+def test_processes_that_are_started_ahead(fresh, monkeypatch):
+    """While a program is captured that will need them: all but one of those that there may be, once."""
+    monkeypatch.setattr(options, "compile_threads", 3)
+    cuda_target.expects_kernels()
+    end = time.monotonic() + 20
+    while len(fresh.idle) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    first = {one.process.pid for one in fresh.idle}
+    assert len(first) == 2 == fresh.count
+    cuda_target.expects_kernels()
+    assert "cubin" in dir(within(60, lambda: built({"a": source()}))["a"])
+    assert {one.process.pid for one in fresh.idle} == first and fresh.count == 2
+
+
+def test_ends_at_once_while_a_process_is_starting(fresh):
+    cuda_target.expects_kernels()
+    end = time.monotonic() + 20
+    while not fresh.idle and time.monotonic() < end:
+        time.sleep(0.001)
+    begin = time.monotonic()
+    fresh.close()
+    assert time.monotonic() - begin < 0.5 and fresh.count == 0
+
+
+def test_processes_that_cannot_be_started_ahead_are_told_of_later(fresh, monkeypatch):
+    def none():
+        raise OSError("none left")
+
+    monkeypatch.setattr(workers, "_Worker", none)
+    cuda_target.expects_kernels()
+    end = time.monotonic() + 20
+    while any(t.name == "jit-compile" for t in threading.enumerate()) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert fresh.count == 0 and not fresh.idle and not fresh.broken
+    assert within(60, lambda: built({"a": source()}))["a"].cubin  # by threads of this process
+
+
+def test_a_capture_on_the_cpu_starts_none(fresh):
+    jit.compile(lambda x: x + 1)(torch.ones(3))
+    assert fresh.count == 0 and not fresh.ahead
+
+
+def test_captures_tell_of_each_device_that_they_use(monkeypatch):
+    seen = []
+    monkeypatch.setattr(backends.compile_native, "expects", seen.append)
+    jit.compile(lambda x, y: x * 2 + y)(torch.ones(3), torch.ones(3))
+    assert seen == [torch.device("cpu")]
+    jit.compile(lambda x: x * 3, backend="eager")(torch.ones(3))
+    assert len(seen) == 1
+
+
+def test_what_takes_longest_is_begun_first():
+    jobs = [{"text": "a" * n, "stages": stages} for n, stages in ((5, 1), (2, 3), (9, 1), (4, 3))]
+    order = []
+    batch = workers._Batch(jobs)
+    batch.serve(lambda job: order.append(job) or {"of": job})
+    assert order == [jobs[3], jobs[1], jobs[2], jobs[0]] and [r["of"] for r in batch.results] == jobs

@@ -123,6 +123,7 @@ class Capture:
         self.session = Session(dynamic)
         self.session.unsteady = None if settings.fullgraph else settings.unsteady
         self.session.unbroken = settings.fullgraph
+        self.session.tracer.expects = getattr(settings.backend, "expects", self.session.tracer.expects)
         self.code = getattr(fn, "_jit_resumed", None) or fn.__code__
         self.arguments = len(values)
         self.frame = None

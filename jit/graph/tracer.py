@@ -81,6 +81,8 @@ class Tracer:
         self.env = env if env is not None else ShapeEnv()
         self.builder = Builder(self.env)
         self.inputs: list[TensorHandle] = []
+        self.devices: set[torch.device] = set()  # of the inputs
+        self.expects: Callable[[torch.device], None] = lambda device: None  # told of each
         self.stretches = memory.Stretches()  # of the inputs, and of those that a rollback has taken back
         # Whether autograd takes no part at all, as in a __torch_dispatch__: views are none to it.
         self.below = torch_private.below_autograd()
@@ -149,6 +151,9 @@ class Tracer:
         strides = (symbolic_strides(example, shape, self.env, origin, dynamic_strides)
                    if dynamic_strides or any(type(s) is Dim for s in shape) else tuple(example.stride()))
         t = TensorType(shape, strides, example.dtype, example.device)
+        if example.device not in self.devices:
+            self.devices.add(example.device)
+            self.expects(example.device)
         node = self.builder.node("input", (), {"index": len(self.inputs)}, t)
         base = Base(node, node, example, example.requires_grad)
         base.extent = memory.extent(example)

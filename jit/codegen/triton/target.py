@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Callable
 
 from ...runtime.plan import GpuKernel
 from ...runtime.steps import Launch, LaunchTogether
-from . import worker
+from . import worker, workers
 from .compile import begin_triton
 
 if TYPE_CHECKING:
     from .ops import Context
+
+
+def expects_kernels() -> None:
+    workers.workers().start()
 
 
 def begin_kernels(kernels, aligned, joined=None) -> Callable[[], dict]:

@@ -1,8 +1,8 @@
 """Processes that compile kernels (``worker.py``), so that a fault of Triton or LLVM, which may end a process at any
 time (an assertion, memory that is all used), ends none but theirs.
 
-They are started when they are first needed, have imported triton after 0.1 to 0.4 s, stay for later kernels, and end
-with this process, since their stdin closes with it. A job at which a process ends is given to one more, for it may have
+They are started when a program is captured that will need them, have imported triton after 0.1 to 0.4 s, stay for later
+kernels, and end with this process, since their stdin closes with it. A job at which a process ends is given to one more, for it may have
 been ended from outside; if that ends too, the job's result is an error. Only where no process can be started do threads
 of this process do the work.
 """
@@ -73,7 +73,9 @@ class _Batch:
     """Jobs that several threads take from, until none is left; ``done`` is set when all have a result."""
 
     def __init__(self, jobs: list[dict[str, Any]]) -> None:
-        self.left, self.results = list(enumerate(jobs))[::-1], [None] * len(jobs)
+        # What takes longest is begun first: products, whose loads are in stages, and then long texts.
+        self.left = sorted(enumerate(jobs), key=lambda job: (job[1].get("stages", 0), len(job[1].get("text", ""))))
+        self.results: list = [None] * len(jobs)
         self.missing, self.done, self.lock = len(jobs), threading.Event(), threading.Lock()
 
     def serve(self, run: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -147,8 +149,37 @@ class Workers:
     waits."""
 
     def __init__(self) -> None:
-        self.pid, self.count, self.idle, self.broken = os.getpid(), 0, [], False
+        self.pid, self.count, self.broken, self.ahead = os.getpid(), 0, False, False
+        self.idle: list[_Worker] = []  # the one that waits for longest comes first
         self.changed = threading.Condition()
+
+    def start(self) -> None:
+        """Start processes ahead, all but one of those that may be: the program computes meanwhile. It does not wait
+        for them."""
+        with self.changed:
+            wanted = 0 if self.ahead else max(1, config.compile_threads - 1) - self.count
+            self.ahead = True
+        if wanted > 0:
+            threading.Thread(target=self._start, args=(wanted,), name="jit-compile", daemon=True).start()
+
+    def _start(self, wanted: int) -> None:
+        for _ in range(wanted):
+            with self.changed:
+                if self.broken or self.count >= max(1, config.compile_threads):
+                    return
+                self.count += 1
+            one = None
+            try:
+                one = _Worker()
+            except (OSError, CompileError):  # told when a kernel is asked for
+                return
+            finally:
+                with self.changed:
+                    if one is None:
+                        self.count -= 1
+                    else:
+                        self.idle.append(one)
+                    self.changed.notify_all()
 
     def serve(self, batch: _Batch) -> None:
         """Do jobs of a batch while there are any, by one process, or here where none can be started."""
@@ -182,7 +213,7 @@ class Workers:
                         return None
                     self.changed.wait()
                 if self.idle:
-                    one = self.idle.pop()
+                    one = self.idle.pop(0)
                 else:
                     try:
                         one = _Worker()
@@ -217,6 +248,8 @@ class Workers:
             self.changed.notify_all()
         for one in ending:
             one.process.stdin.close()
+            if not one.ready:  # it has nothing to end yet, and would first import all of triton
+                one.process.kill()
         for one in ending:
             try:
                 one.process.wait(2)
