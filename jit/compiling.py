@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, in_parts, logs, progress, torch_private
+from . import config, failures, in_parts, logs, meanwhile, progress, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .codegen.registers import Registers
@@ -118,6 +118,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     with logs.timed("autodiff"):
         joint.graph = channels_last(joint.graph)
         halves, read = _divided(joint, gradient)
+    keeps = meanwhile.soon(kept_by_eager, graph, gradient.wrt, gradient.tangents)
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     origins = symbol_origins(halves.forward)
@@ -131,7 +132,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     narrow = (None if read is None else
               _narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, _recorded()))
     return _differentiable(graph, forward, backward, gradient, unaligned, dict(
-        saved=halves.saved, grads=halves.grads, uses=read, narrow=narrow,
+        saved=halves.saved, keeps=keeps(), grads=halves.grads, uses=read, narrow=narrow,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
                       else origins[name] for name in backward.int_symbols),
         second=second(halves, types, gradient, forward.int_symbols, unaligned, saved_unaligned),
@@ -143,13 +144,16 @@ def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gr
                            second: Callable) -> Plan | None:
     """As ``compile_joint``, for a graph of which a part is repeated, and which can be compiled in parts."""
     repeat = in_parts.repeat_of(graph)
-    made = None if repeat is None else in_parts.with_gradients(graph, repeat, unaligned, gradient, _recorded(), begin)
+    if repeat is None:
+        return None
+    keeps = meanwhile.soon(kept_by_eager, graph, gradient.wrt, gradient.tangents)
+    made = in_parts.with_gradients(graph, repeat, unaligned, gradient, _recorded(), begin)
     if made is None:
         return None
     saved = made.saves.saved
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(saved) if kind == "input" and i in unaligned)
     return _differentiable(graph, made.forward, made.backward, gradient, unaligned, dict(
-        saved=saved, grads=made.grads, depends=tuple(() if k is None else (0,) for k in made.grads),
+        saved=saved, keeps=keeps(), grads=made.grads, depends=tuple(() if k is None else (0,) for k in made.grads),
         second=second(made.saves, made.types, gradient, (), unaligned, saved_unaligned)))
 
 
@@ -166,7 +170,6 @@ def _differentiable(graph: Graph, forward: CompiledGraph, backward: CompiledGrap
         tangents=gradient.tangents,
         views=strided,
         several=tuple(k for k, *_ in strided if k in gradient.several),
-        keeps=kept_by_eager(graph, gradient.wrt, gradient.tangents),
         watched=tuple((*place, int(place[0] == "input" and place[1] in gradient.changed), *way)
                       for place, *way in gradient.watched if place not in saved),
         **facts,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from . import failures, logs
+from . import failures, logs, meanwhile
 from .collecting import uncollected
 from .compiling import compile_joint, compile_joint_in_parts, schedule, telling_of
 from .errors import Unsupported
@@ -57,6 +57,9 @@ class SecondDerivatives:
     changed: frozenset[int]
     traced: Graph
 
+    def __post_init__(self) -> None:
+        self.packed = meanwhile.soon(lambda: (PackedGraph(self.graph), PackedGraph(self.traced)))
+
     def of(self, halves: Saves, types: tuple[TensorType, ...], gradient: Gradient, int_symbols: tuple[str, ...],
            unaligned: frozenset[int], saved_unaligned: frozenset[int]) -> Callable:
         """``GradSpec.second`` for these halves, whose saved values have these ``types``. Positions whose pointers may
@@ -64,8 +67,8 @@ class SecondDerivatives:
         kept = tuple(None if kind == "input" else id for (kind, _), id in zip(halves.saved, halves.kept))
         given = tuple((node.id, i) for node, i in self.given.items())
         rest = Packed((gradient.wrt, gradient.tangents, kept, types, given, ()))
-        return _Second(PackedGraph(self.graph), rest, PackedGraph(self.traced), self.changed, int_symbols, unaligned,
-                       saved_unaligned)
+        graph, traced = self.packed()
+        return _Second(graph, rest, traced, self.changed, int_symbols, unaligned, saved_unaligned)
 
 
 def compile_differentiable(graph: Graph, unaligned: frozenset[int], gradient: Gradient) -> Plan:

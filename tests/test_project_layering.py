@@ -13,7 +13,7 @@ PACKAGE = ROOT / "jit"
 
 # Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no
 # room.
-SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "progress", "reasons", "recent",
+SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "progress", "reasons", "recent",
           "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "in_parts",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
-from .. import config, devices, logs, runtime
+from .. import config, devices, logs, meanwhile, runtime
 from ..graph.ir import TensorType
 from ..graph.prims import GROUPED
 from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
@@ -291,6 +291,7 @@ class Planner:
 
     def finish_kernels(self) -> None:
         """Wait for them."""
+        meanwhile.now()
         begun, self.begun = self.begun, []
         for keys, kernels, finish in begun:
             found = finish()

@@ -37,6 +37,8 @@ class Stamper:
         self.types: dict[Hashable, TensorType] = {}
         self.new = itertools.count(len(inputs)).__next__
         self.steps: list[Step] = []
+        self.named: list[Sequence[int]] = []  # of each step, the slots that it names
+        self.of_parts: dict[int, list[tuple[Step, tuple[int, ...]]]] = {}  # of the plans of parts
         self.arenas: dict[Any, tuple[int, int, int]] = {}  # device -> slot, bytes, and place among the steps
         self.between: set[int] = set()
         self.aligned: set[int] = set()
@@ -62,11 +64,15 @@ class Stamper:
                 found = slots[old] = self.new()
             return found
 
-        for step in (*plan.compute, *plan.commit):
+        steps = self.of_parts.get(id(plan))
+        if steps is None:
+            steps = self.of_parts[id(plan)] = [(step, tuple(step.slots)) for step in (*plan.compute, *plan.commit)]
+        for step, named in steps:
             if type(step) is Arena:
                 slots[step.slot] = self.arena(step)
             else:
                 self.steps.append(moved(step, slot))
+                self.named.append([slots[s] for s in named])
         for name, old, made in zip(results, plan.outputs, part.gives, strict=True):
             self.between.add(slot(old))
             if name is not None:
@@ -81,6 +87,7 @@ class Stamper:
         else:
             slot, most, place = self.new(), 0, len(self.steps)
             self.steps.append(step)
+            self.named.append(())
         self.arenas[step.device] = slot, max(most, nbytes), place
         return slot
 
@@ -91,8 +98,10 @@ class Stamper:
         outputs = tuple(self.slots[name] for name in results)
         between = self.between.difference(outputs, range(self.n_inputs))
         last: dict[int, int] = {}
-        for k, step in enumerate(self.steps):
-            last.update((slot, k) for slot in step.slots if slot in between)
+        for k, named in enumerate(self.named):
+            for slot in named:
+                if slot in between:
+                    last[slot] = k
         dying: dict[int, list[Step]] = {}
         for slot, k in last.items():
             dying.setdefault(k, []).append(Free(slot))

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
-from .. import config, failures, logs, progress, torch_private, turns
+from .. import config, failures, logs, meanwhile, progress, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import guards as native_guards
@@ -95,7 +95,8 @@ class Settings:
                       gradient: Gradient | None = None) -> tuple:
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
-        with config.overlaid(**self.options) if self.options else contextlib.nullcontext():
+        with config.overlaid(**self.options) if self.options else contextlib.nullcontext(), meanwhile.scope():
+            meanwhile.soon(session.guards.prepare)
             plan = self.backend(graph, [v.obj for v in inputs], gradient)
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]

@@ -4,6 +4,7 @@ program."""
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ class Guards:
         self._present: dict = {}
         self.heard: Heard | None = Heard()
         self._noted: dict[Source, list[Fact]] = {}
+        self._begun: _Program | None = None
 
     def add(self, source: Source | None, fact: Fact) -> None:
         """Record a fact; a value without a source (made while capturing) needs none."""
@@ -169,32 +171,63 @@ class Guards:
         """The facts in words."""
         return [str(fact) if not fact.of_object else f"{source}: {fact}" for source, fact in self.rows()]
 
+    def prepare(self) -> None:
+        """Do now what ``program`` does for the facts so far."""
+        self._begun = _Program(self.fresh)
+        self._begun.add(self.recorded())
+
     def program(self) -> tuple[list, list]:
         """-> (accessors, checks), what the native guard program is made of: see ``jit.runtime.guards``."""
-        index: dict[Source, int] = {}
-        known: dict[int, tuple[int, Source]] = {}  # the same by id, which needs no hash of a chain
-        accessors: list[tuple] = []
-
-        def locate(source: Source) -> int:
-            found = known.get(id(source))
-            if found is not None:
-                return found[0]
-            at = index.get(source)
-            if at is None:
-                turns.point()
-                parent = -1 if source.base is None else locate(source.base)
-                kind, payload = source.step()
-                if source in self.fresh:
-                    kind = f"fresh_{kind}"
-                at = index[source] = len(accessors)
-                accessors.append((parent, kind, payload, source))
-            known[id(source)] = at, source
-            return at
-
-        shared: dict[tuple, Fact] = {}  # most facts are said of many sources
+        begun, self._begun = self._begun, None
         rows = self.rows()
-        checks = [(locate(source) if fact.of_object else -1, fact.kind, fact.payload(locate),
-                   shared.setdefault(fact.identity, fact))
-                  for source, fact in rows]
-        locate = None  # type: ignore[assignment]  # it refers to itself, and so to the program's objects
-        return accessors, checks
+        if begun is None or not begun.goes_on(rows, self.fresh):
+            begun = _Program(self.fresh)
+        begun.add(rows[len(begun.rows):])
+        begun.end()
+        return begun.accessors, begun.checks
+
+
+class _Program:
+    """A guard program that is being written."""
+
+    def __init__(self, fresh: set[Source]) -> None:
+        self.fresh = frozenset(fresh)
+        self.index: dict[Source, int] = {}
+        self.known: dict[int, tuple[int, Source]] = {}  # the same by id, which needs no hash of a chain
+        self.shared: dict[tuple, Fact] = {}  # most facts are said of many sources
+        self.rows: list[tuple] = []
+        self.accessors: list[tuple] = []
+        self.checks: list[tuple] = []
+
+    def goes_on(self, rows: list[tuple], fresh: set[Source]) -> bool:
+        """Whether what is written so far is how a program of these rows begins."""
+        return len(fresh) == len(self.fresh) and all(map(operator.is_, self.rows, rows)) and len(rows) >= len(self.rows)
+
+    def add(self, rows: list[tuple]) -> None:
+        locate, shared = self.locate, self.shared
+        self.rows += rows
+        self.checks += [(locate(source), fact.kind, fact.payload(locate), shared.setdefault(fact.identity, fact))
+                        if fact.of_object else () for source, fact in rows]
+
+    def end(self) -> None:
+        """Add what is said of no object: of the state that all share, which is read now, and of sizes."""
+        for k, (_, fact) in enumerate(self.rows):
+            if not fact.of_object:
+                self.checks[k] = -1, fact.kind, fact.payload(self.locate), self.shared.setdefault(fact.identity, fact)
+
+    def locate(self, source: Source) -> int:
+        """The place of the accessor that reads a source."""
+        found = self.known.get(id(source))
+        if found is not None:
+            return found[0]
+        at = self.index.get(source)
+        if at is None:
+            turns.point()
+            parent = -1 if source.base is None else self.locate(source.base)
+            kind, payload = source.step()
+            if source in self.fresh:
+                kind = f"fresh_{kind}"
+            at = self.index[source] = len(self.accessors)
+            self.accessors.append((parent, kind, payload, source))
+        self.known[id(source)] = at, source
+        return at
