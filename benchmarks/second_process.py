@@ -17,7 +17,8 @@ from _compare import table
 
 PROGRAMS = ("gpt2", "llama", "resnet50", "t5", "gpt2 training")
 # What each loads by itself when it first compiles.
-IMPORTS = {"jit": ("jit", "jit.frame.dispatch", "jit.compiling", "jit.second"), "torch.compile": ("torch._dynamo", "torch._inductor.compile_fx"),
+IMPORTS = {"jit": ("jit", "jit.frame.dispatch", "jit.compiling", "jit.second"),
+           "torch.compile": ("torch._dynamo", "torch._inductor.compile_fx"),
            "eager": ()}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, in_parts, logs, meanwhile, progress, torch_private
+from . import config, in_parts, logs, meanwhile, progress, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .codegen.registers import Registers
@@ -31,6 +31,7 @@ from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
 from .graph import rounds
 from .graph.writing import PackedGraph  # by the module, graphs have names
+from .narrowing import narrow_of
 from .plans import Plan, one_of_several, recorded
 from .runtime import names
 from .runtime import rounds as round_names
@@ -130,7 +131,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         other = begin(halves.forward, unaligned)
         backward, forward = begun(), other()
     narrow = (None if read is None else
-              _narrow(halves.backward, len(halves.saved), backward.int_symbols, saved_unaligned, _recorded()))
+              narrow_of(PackedGraph(halves.backward), len(halves.saved), backward.int_symbols, saved_unaligned,
+                        _recorded()))
     return _differentiable(graph, forward, backward, gradient, unaligned, dict(
         saved=halves.saved, keeps=keeps(), grads=halves.grads, uses=read, narrow=narrow,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
@@ -279,40 +281,10 @@ def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int)
     return names.made(with_views, with_library_views, call, makers, n_inputs)
 
 
-def _narrow(backward: Graph, first: int, int_symbols: Sequence[str], unaligned: frozenset[int],
-            graphs: str) -> Callable:
-    """``GradSpec.narrow``: compiles, when they are met, the backwards for some of the tangents, which are the inputs of
-    ``backward`` from ``first`` on. ``graphs``: see ``Options``."""
-    return narrow_of(PackedGraph(backward), first, tuple(int_symbols), unaligned, graphs)
-
-
-def narrow_of(packed: PackedGraph, first: int, int_symbols: tuple[str, ...], unaligned: frozenset[int],
-              graphs: str) -> Callable:
-    """As above."""
-
-    def narrow(present: Sequence[bool]) -> Callable | None:
-        backward = packed()
-        gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give some for zeros
-        try:
-            with telling_of(backward), logs.timed("a backward for some results"), uncollected():
-                graph = optimize(without_gates(narrowed(backward,
-                                                        [first + k for k, given in enumerate(present) if not given])))
-                compiled = schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
-        except Unsupported:
-            if gated:
-                raise
-            return None
-        except Exception as e:  # a rule of ours has failed, which is told
-            if gated:
-                raise
-            failures.report(e, backward.place(), "the backward for all results is used, with zeros")
-            return None
-        # One that needs fewer sizes would be called with too many: the whole backward serves.
-        if gated and tuple(compiled.int_symbols) != int_symbols:
-            raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of the "
-                                      "results")
-        return compiled.call if tuple(compiled.int_symbols) == int_symbols else None
-
-    return names.made_later(narrow, narrow_of, packed, first, int_symbols, unaligned, graphs)
+def narrowed_backward(backward: Graph, absent: Sequence[int], unaligned: frozenset[int], graphs: str) -> CompiledGraph:
+    """A backward for the case that the tangents at the input positions ``absent`` are not given. Raises Unsupported."""
+    with telling_of(backward), logs.timed("a backward for some results"), uncollected():
+        graph = optimize(without_gates(narrowed(backward, absent)))
+        return schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
 
 

@@ -1,5 +1,5 @@
-"""What can be done while kernels are compiled by other processes: it is handed in where it becomes known (``soon``), and
-done when there is a wait for kernels, or when somebody asks for its result before.
+"""What can be done while kernels are compiled by other processes: it is handed in where it becomes known (``soon``),
+and done when there is a wait for kernels, or when somebody asks for its result before.
 
     with meanwhile.scope():
         packed = meanwhile.soon(PackedGraph, graph)

@@ -19,18 +19,20 @@ import dataclasses
 import hashlib
 import pickle
 import types
+import weakref
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from .. import config, devices, logs, torch_private
-from ..runtime import cache, libraries, native, records, sources
+from ..runtime import cache, held, libraries, native, records, sources
 from ..runtime import guards as native_guards
 from ..runtime.guards import TensorSpec
 from ..runtime.held import naming_of
-from ..runtime.names import Binding, Importable, Made, Name, Unbound, Unnameable, Value, bind, digest
+from ..runtime.names import Binding, Importable, Later, Made, Name, Unbound, Unnameable, Value, bind, digest
 from . import breaks, histories, writer
 from .histories import History, adopt, history_of
 from .resume import Resume, Resumed
@@ -48,6 +50,7 @@ _FIRST = ("tensor", "eq", "len", "truth", "type_is")  # checks on arguments that
 _ARGUMENTS = ("local", "item", "length", "type")
 _KERNEL = Importable(libraries.kernel.__module__, libraries.kernel.__qualname__)
 _off = [False]
+_owners: weakref.WeakSet = weakref.WeakSet()  # dispatchers that have entries of which something is kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +140,7 @@ def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tupl
     backend = _backend_name(settings)
     if backend is None:
         return None
+    sources.note_script()
     try:
         versions = sources.versions()
     except (sources.Unknown, OSError) as error:
@@ -266,6 +270,9 @@ def _entry(found: Candidate, missed: Missed, dispatcher: Any, fn: types.Function
     del missed.candidates[found.key]
     entry = missed.add(dispatcher, program, target, region, circumstances, kept.summary, kept.told)
     entry.stored_as = found.key
+    entry.to_keep = found.key.partition("/")[0], kept.summary, kept.told
+    entry.tried_to_keep = True
+    _owners.add(dispatcher)
     for obj in list(given.found.values()):
         if isinstance(obj, Watching):
             obj.watch(missed, dispatcher, entry)
@@ -299,6 +306,7 @@ def keep(missed: Missed, dispatcher: Any, entry: Any, captured: Captured, key: s
     if captured.failed:
         return
     entry.to_keep = key, captured.summary(), captured.told
+    _owners.add(dispatcher)
     if missed.settings.option("entry_cache"):
         writer.add(_write_new, dispatcher)
 
@@ -309,6 +317,39 @@ def _write_new(dispatcher: Any) -> None:
         if hasattr(entry, "to_keep") and not hasattr(entry, "tried_to_keep"):
             entry.tried_to_keep = True
             _write(dispatcher.on_miss, dispatcher, entry)
+
+
+def _grown(function: Callable) -> None:
+    """What a plan of an entry calls, such as its ``narrow``, can do more than when it was made: the entry is written to
+    disk again."""
+    for dispatcher in list(_owners):
+        for entry in dispatcher.entries:
+            if hasattr(entry, "to_keep") and any(fn is function for fn in _called_by(entry)):
+                entry.grown = True
+                if dispatcher.on_miss.settings.option("entry_cache"):
+                    writer.add(_write_grown, dispatcher)
+                return
+
+
+held.when_grown.append(_grown)
+
+
+def _called_by(entry: Any) -> Iterator[object]:
+    """What the plans of an entry call while it is used."""
+    for constant in getattr(getattr(entry.target, "__code__", None), "co_consts", ()):
+        if type(constant) is native().Plan and constant.derivative is not None:
+            spec = constant.derivative[-1].record()
+            for fn in (spec.narrow, spec.second):
+                yield fn.function if type(fn) is Later else fn
+
+
+def _write_grown(dispatcher: Any) -> None:
+    for entry in dispatcher.entries:
+        if getattr(entry, "grown", False) and hasattr(entry, "tried_to_keep"):
+            before, entry.grown, entry.stored_as = getattr(entry, "stored_as", None), False, None
+            _write(dispatcher.on_miss, dispatcher, entry)
+            if before is not None and entry.stored_as not in (None, before):
+                cache.entries.remove(before)
 
 
 def _write(missed: Missed, dispatcher: Any, entry: Any) -> None:
@@ -342,7 +383,7 @@ def written(missed: Missed, entry: Any) -> tuple[str, bytes]:
     key, summary, told = getattr(entry, "to_keep", (None, None, None))
     place = getattr(entry, "stored_as", None)
     found = None if place is None else cache.entries.get(place)
-    if place is not None and found is not None:
+    if place is not None and found is not None and not getattr(entry, "grown", False):
         return place, found
     if key is None:
         raise NotKept("its backend or its passes are not ours, or it has failed")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import zlib
+from typing import Callable
 
 import torch
 
@@ -17,7 +19,7 @@ from jit.runtime.packed import Packed, by_value
 
 
 def written(graph: Graph) -> bytes:
-    """The graph as bytes. Raises TypeError or pickle.PicklingError for what only this process has."""
+    """The graph as bytes. Raises TypeError, AttributeError or pickle.PicklingError for what only this process has."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file)
     pickler.fast = True  # what is equal is written alike, be it one object or two
@@ -37,14 +39,24 @@ class PackedGraph:
     __slots__ = ("_packed", "_graph")
 
     def __init__(self, graph: Graph) -> None:
-        self._packed, self._graph = None, None
+        self._packed: Packed | bytes | None = None
+        self._graph = None
         try:
             self._packed = Packed(_rows(graph), containers=True)
         except RecursionError:  # of sizes that are nested deeply
             self._graph = graph
 
     def __call__(self) -> Graph:
-        return self._graph if self._packed is None else _of_rows(self._packed())
+        if self._packed is None:
+            return self._graph
+        return read(zlib.decompress(self._packed)) if type(self._packed) is bytes else _of_rows(self._packed())
+
+
+def packed_of_bytes(data: bytes) -> PackedGraph:
+    """What was ``written`` and compressed, as it is: few ask for what is in it."""
+    packed: PackedGraph = object.__new__(PackedGraph)
+    packed._packed, packed._graph = data, None
+    return packed
 
 
 by_value(Dim, Symbol, Quotient, Remainder, Larger, Smaller, TensorType, Loc, Ref, Predicate, Graph)
@@ -107,14 +119,21 @@ copyreg.pickle(Graph, _rows_of_part)
 
 @rule(Graph)
 def _name_of_graph(naming: Naming, graph: Graph) -> Name:
-    try:
-        if any(holds(torch.Generator, n.attrs) for n in graph.nodes):
-            return Unnameable("a graph that draws from a generator of the program's own")
-        return calling(read, Value(written(graph)))
-    except (TypeError, pickle.PicklingError) as error:
-        return Unnameable(f"a graph with what only this process has: {error}")
+    return _named(graph, lambda data: calling(read, Value(data)))
 
 
 @rule(PackedGraph)
 def _name_of_packed(naming: Naming, packed: PackedGraph) -> Name:
-    return calling(PackedGraph, naming.data(packed()))
+    if type(packed._packed) is bytes:
+        return calling(packed_of_bytes, Value(packed._packed))
+    return _named(packed(), lambda data: calling(packed_of_bytes, Value(zlib.compress(data, 1))))
+
+
+def _named(graph: Graph, name: Callable[[bytes], Name]) -> Name:
+    """The name of a graph by its bytes."""
+    try:
+        if any(holds(torch.Generator, n.attrs) for n in graph.nodes):
+            return Unnameable("a graph that draws from a generator of the program's own")
+        return name(written(graph))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        return Unnameable(f"a graph with what only this process has: {error}")

@@ -7,13 +7,23 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 from jit.runtime import native
 from jit.runtime.guards import path
 from jit.runtime.contents import Naming
 from jit.runtime.names import Name, Unnameable, Value
 from jit.runtime.plan import held_by_plan
+
+
+when_grown: list[Callable[[Callable], None]] = []
+
+
+def grown(function: Callable) -> None:
+    """What an entry holds, a function of ours that is ``names.made_later``, holds more than before: whoever has written
+    down what the entry holds is told."""
+    for tell in when_grown:
+        tell(function)
 
 
 def naming_of(entry: Any) -> Naming:

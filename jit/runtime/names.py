@@ -309,7 +309,8 @@ def _name_of_weak(naming: Naming, reference: Any) -> Name:
 
 @rule(Later)
 def _name_of_later(naming: Naming, function: Later) -> Name:
-    return Postponed(function.name)
+    made = function.function
+    return Postponed(function.name) if made is None else naming.name(made)  # it may know more by now
 
 
 @rule("jit.runtime.native.Unhooked")

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import types
+import weakref
 
 import torch
 
@@ -66,6 +67,9 @@ def of_file(path: str) -> str:
     return found
 
 
+_scripts: weakref.WeakKeyDictionary[types.ModuleType, str] = weakref.WeakKeyDictionary()
+
+
 def of_module(name: str) -> str:
     """The digest of what a module says; empty where versions tell. Raises Unknown."""
     if name.partition(".")[0] in _KNOWN_BY_VERSION:
@@ -73,7 +77,7 @@ def of_module(name: str) -> str:
     module = sys.modules.get(name)
     if module is None:
         raise Unknown(f"there is no module {name}")
-    path = getattr(module, "__file__", None)
+    path = _file_of(module)
     if isinstance(path, str) and os.path.isfile(path):
         return of_file(path)
     if path is None and name == "__main__":
@@ -84,6 +88,20 @@ def of_module(name: str) -> str:
     if isinstance(module, types.ModuleType) and hasattr(module, "__path__"):  # a package without a file of its own
         return ""
     raise Unknown(f"the module {name} has no file")
+
+
+def _file_of(module: types.ModuleType) -> str | None:
+    """A module's file. Python takes that from a script when the script ends, before what is done at the end."""
+    path = getattr(module, "__file__", None)
+    return _scripts.get(module) if path is None else path
+
+
+def note_script() -> None:
+    """Remember the file of the script that runs."""
+    module = sys.modules.get("__main__")
+    path = getattr(module, "__file__", None)
+    if module is not None and isinstance(path, str):
+        _scripts[module] = os.path.abspath(path)
 
 
 def _of_command() -> str:

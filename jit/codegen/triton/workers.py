@@ -2,9 +2,9 @@
 time (an assertion, memory that is all used), ends none but theirs.
 
 They are started when a program is captured that will need them, have imported triton after 0.1 to 0.4 s, stay for later
-kernels, and end with this process, since their stdin closes with it. A job at which a process ends is given to one more, for it may have
-been ended from outside; if that ends too, the job's result is an error. Only where no process can be started do threads
-of this process do the work.
+kernels, and end with this process, since their stdin closes with it. A job at which a process ends is given to one
+more, for it may have been ended from outside; if that ends too, the job's result is an error. Only where no process can
+be started do threads of this process do the work.
 """
 
 from __future__ import annotations
