@@ -132,7 +132,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         backward, forward = begun(), other()
     narrow = (None if read is None else
               narrow_of(PackedGraph(halves.backward), len(halves.saved), backward.int_symbols, saved_unaligned,
-                        _recorded()))
+                        _recorded(), narrower()))
     return _differentiable(graph, forward, backward, gradient, unaligned, dict(
         saved=halves.saved, keeps=keeps(), grads=halves.grads, uses=read, narrow=narrow,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
@@ -279,6 +279,15 @@ def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int)
         return tuple(results)
 
     return names.made(with_views, with_library_views, call, makers, n_inputs)
+
+
+def narrower() -> Callable[..., CompiledGraph]:
+    """``narrowed_backward``, with which a later process loads this file when it calls it."""
+
+    def narrower_(*arguments: Any) -> CompiledGraph:
+        return narrowed_backward(*arguments)
+
+    return names.made_later(narrower_, narrower)
 
 
 def narrowed_backward(backward: Graph, absent: Sequence[int], unaligned: frozenset[int], graphs: str) -> CompiledGraph:

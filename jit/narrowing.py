@@ -6,7 +6,6 @@ it does the others, and loads no more of the compiler than this file.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -15,19 +14,22 @@ from .errors import Unsupported
 from .runtime import held, names
 
 if TYPE_CHECKING:
+    from .codegen.planner import CompiledGraph
+    from .graph.ir import Graph
     from .graph.writing import PackedGraph
 
 Made = dict[tuple[bool, ...], Any]
 
 
 def narrow_of(packed: PackedGraph, first: int, int_symbols: tuple[str, ...], unaligned: frozenset[int], graphs: str,
-              made: Made | None = None) -> Callable[[tuple[bool, ...]], Any]:
+              compile: Callable, made: Made | None = None) -> Callable[[tuple[bool, ...]], Any]:
     """``GradSpec.narrow`` of a backward.
 
     Args:
         packed: the backward for all tangents, which are its inputs from ``first`` on.
         int_symbols: those of its plan.
         unaligned, graphs: see ``codegen.Options``.
+        compile: ``compiling.narrowed_backward``.
         made: which tangents are given -> loaded plan, of those that there are already. More are added.
     """
     known: Made = {} if made is None else made
@@ -35,25 +37,22 @@ def narrow_of(packed: PackedGraph, first: int, int_symbols: tuple[str, ...], una
     def narrow(present: Sequence[bool]) -> Any:
         given = tuple(map(bool, present))
         if given not in known:
-            plan = _compiled(packed, [first + k for k, there in enumerate(given) if not there], int_symbols, unaligned,
-                             graphs)
+            absent = [first + k for k, there in enumerate(given) if not there]
+            plan = _compiled(packed(), int_symbols, lambda backward: compile(backward, absent, unaligned, graphs))
             if plan is None:
                 return None
             known[given] = plan
             held.grown(narrow)
         return known[given]
 
-    return names.made_later(narrow, narrow_of, packed, first, int_symbols, unaligned, graphs, known)
+    return names.made_later(narrow, narrow_of, packed, first, int_symbols, unaligned, graphs, compile, known)
 
 
-def _compiled(packed: PackedGraph, absent: list[int], int_symbols: tuple[str, ...], unaligned: frozenset[int],
-              graphs: str) -> Any:
-    """The loaded plan of a backward without these inputs; None where the one for all tangents serves."""
-    backward = packed()
+def _compiled(backward: Graph, int_symbols: tuple[str, ...], compile: Callable[[Graph], CompiledGraph]) -> Any:
+    """The loaded plan of a backward for some tangents; None where the one for all serves."""
     gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give some for zeros
     try:
-        # By its name: a process that finds the backward on disk does not load it.
-        compiled = importlib.import_module("jit.compiling").narrowed_backward(backward, absent, unaligned, graphs)
+        compiled = compile(backward)
     except Unsupported:
         if gated:
             raise
