@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, in_parts, logs, meanwhile, progress, torch_private
+from . import config, failures, in_parts, logs, meanwhile, progress, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .codegen.registers import Registers
@@ -131,8 +131,8 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
         other = begin(halves.forward, unaligned)
         backward, forward = begun(), other()
     narrow = (None if read is None else
-              narrow_of(PackedGraph(halves.backward), len(halves.saved), backward.int_symbols, saved_unaligned,
-                        _recorded(), narrower()))
+              narrow_of(PackedGraph(halves.backward),
+                        narrower(len(halves.saved), tuple(backward.int_symbols), saved_unaligned, _recorded())))
     return _differentiable(graph, forward, backward, gradient, unaligned, dict(
         saved=halves.saved, keeps=keeps(), grads=halves.grads, uses=read, narrow=narrow,
         symbols=tuple(("int", forward.int_symbols.index(name)) if name in forward.int_symbols
@@ -154,8 +154,9 @@ def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gr
         return None
     saved = made.saves.saved
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(saved) if kind == "input" and i in unaligned)
+    narrow = None if made.uses is None else narrow_of(made.later(), narrower_in_parts(_recorded()))
     return _differentiable(graph, made.forward, made.backward, gradient, unaligned, dict(
-        saved=saved, keeps=keeps(), grads=made.grads, depends=tuple(() if k is None else (0,) for k in made.grads),
+        saved=saved, keeps=keeps(), grads=made.grads, depends=made.depends, uses=made.uses, narrow=narrow,
         second=second(made.saves, made.types, gradient, (), unaligned, saved_unaligned)))
 
 
@@ -281,19 +282,55 @@ def with_library_views(call: Callable, makers: tuple[tuple, ...], n_inputs: int)
     return names.made(with_views, with_library_views, call, makers, n_inputs)
 
 
-def narrower() -> Callable[..., CompiledGraph]:
-    """``narrowed_backward``, with which a later process loads this file when it calls it."""
+def narrower(first: int, int_symbols: tuple[str, ...], unaligned: frozenset[int], graphs: str) -> Callable:
+    """``narrowing.narrow_of``'s ``compile`` for a packed backward, whose tangents are its inputs from ``first`` on.
+    A later process loads this file when it calls it."""
 
-    def narrower_(*arguments: Any) -> CompiledGraph:
-        return narrowed_backward(*arguments)
+    def compile(packed: PackedGraph, given: Sequence[bool]) -> Callable | None:
+        backward = packed()
+        absent = [first + k for k, there in enumerate(given) if not there]
+        gated = any(n.op == "gate" for n in backward.nodes)  # a backward of the user's own may give some for zeros
+        compiled = _if_possible(lambda: narrowed_backward(backward, absent, unaligned, graphs), backward, gated)
+        # One that needs fewer sizes would be called with too many: the whole backward serves.
+        if compiled is not None and tuple(compiled.int_symbols) != int_symbols:
+            if gated:
+                raise NotImplementedError("jit: a backward of torch.autograd.Function with symbolic sizes, for some of "
+                                          "the results")
+            return None
+        return None if compiled is None else compiled.call
 
-    return names.made_later(narrower_, narrower)
+    return names.made_later(compile, narrower, first, int_symbols, unaligned, graphs)
+
+
+def narrower_in_parts(graphs: str) -> Callable:
+    """Likewise for a backward in parts (``in_parts.Course``)."""
+
+    def compile(source: Callable[[], in_parts.Course], given: Sequence[bool]) -> Callable | None:
+        course = source()
+        compiled = _if_possible(lambda: in_parts.narrowed_backward(course, given, graphs, begin), course.graphs[-1](),
+                                False)
+        return None if compiled is None else compiled.call
+
+    return names.made_later(compile, narrower_in_parts, graphs)
+
+
+def _if_possible(compiled: Callable[[], CompiledGraph | None], backward: Graph, gated: bool) -> CompiledGraph | None:
+    """A backward for some results; None where that for all of them serves. ``gated``: it does not."""
+    try:
+        with telling_of(backward), logs.timed("a backward for some results"), uncollected():
+            return compiled()
+    except Unsupported:
+        if gated:
+            raise
+    except Exception as e:  # a rule of ours has failed, which is told
+        if gated:
+            raise
+        failures.report(e, backward.place(), "the backward for all results is used, with zeros")
+    return None
 
 
 def narrowed_backward(backward: Graph, absent: Sequence[int], unaligned: frozenset[int], graphs: str) -> CompiledGraph:
     """A backward for the case that the tangents at the input positions ``absent`` are not given. Raises Unsupported."""
-    with telling_of(backward), logs.timed("a backward for some results"), uncollected():
-        graph = optimize(without_gates(narrowed(backward, absent)))
-        return schedule(graph, unaligned, graphs=graphs, owns_inputs=True)
+    return schedule(optimize(without_gates(narrowed(backward, absent))), unaligned, graphs=graphs, owns_inputs=True)
 
 

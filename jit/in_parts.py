@@ -3,30 +3,42 @@ what comes after it are compiled once each, and the plan of the whole is written
 the parts, ``codegen.stamping`` writes the plan).
 
 With gradients, each part is differentiated and divided by itself. A gradient that one part asks for is what another has
-computed; where several parts read an input of the graph, what each finds for it is added up by a plan of its own.
+computed, or what the whole is given; where several parts read an input of the graph, what each finds for it is added up
+by a plan of its own. How the backward is put together is said by plain data (``Course``), so that one for some of the
+results can be compiled later, and in another process.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from . import config, logs
+from . import config, logs, meanwhile
 from .codegen.layout import channels_last, wants_channels_last
 from .codegen.registers import Registers
-from .codegen.stamping import Stamper, together
+from .codegen.stamping import Mismatch, Stamper, together
+from .graph import layout
 from .graph.autodiff import differentiate
+from .graph.autodiff.freed import kept_for_others, uses
+from .graph.autodiff.narrow import narrowed
 from .graph.autodiff.partition import Halves, Saves, partition, region_of
 from .graph.build import Builder
+from .graph.functions import differentiated
 from .graph.gradient_paths import carrying, passed
 from .graph.ir import Graph, Node, Output
 from .graph.pairs import added
+from .graph.passes import optimize
 from .graph.passes.gradients import without_gates
 from .graph.prim_info import info
 from .graph.prims import base_of
+from .graph.recording import positions
 from .graph.repeats import Part, Repeat, find
+from .graph.shape_env import ShapeEnv
+from .graph.writing import PackedGraph
+from .runtime import names
+from .runtime.steps import fields_of
 
 if TYPE_CHECKING:
     from .codegen.planner import CompiledGraph
@@ -34,6 +46,7 @@ if TYPE_CHECKING:
     from .graph.recording import Gradient
 
 Begin = Callable[..., Callable[[], "CompiledGraph"]]  # ``compiling.begin``
+SUM = -1
 
 
 def repeat_of(graph: Graph) -> Repeat | None:
@@ -63,28 +76,126 @@ def _read(part: Part, graph: Graph, inputs: frozenset[int] | set[int]) -> frozen
     return frozenset(k for reads in part.reads for k, n in enumerate(reads) if n in nodes)
 
 
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How a backward is put together.
+
+    Attributes:
+        graphs: the backward of each part: of saved values, so many as ``saved`` says, and then of gradients.
+        unaligned: of each part, which of its inputs may lie anywhere.
+        inputs: names of what the whole is given: saved values, and then the gradients of its results.
+        types: of the latter.
+        calls: (number of a part, names of what it is given, names of what it gives; None for what nobody reads), in
+            order; of number ``SUM`` are the sums of what they are given.
+        results: names.
+    """
+
+    graphs: tuple[PackedGraph, ...]
+    saved: tuple[int, ...]
+    unaligned: tuple[frozenset[int], ...]
+    inputs: tuple[tuple, ...]
+    types: tuple[TensorType, ...]
+    calls: tuple[tuple[int, tuple, tuple], ...]
+    results: tuple[tuple, ...]
+
+    def plan(self, compiled: list[CompiledGraph], registers: Registers, graphs: str, begin: Begin,
+             missing: Collection[tuple] = ()) -> CompiledGraph:
+        """The whole, of its compiled parts. ``missing``: what is not given. Raises Mismatch."""
+        stamper = Stamper(self.inputs, registers)
+        stamper.types.update(zip(self.inputs[-len(self.types):], self.types, strict=True))
+        adding: dict[tuple[TensorType, ...], CompiledGraph] = {}
+        for number, reads, results in self.calls:
+            if number != SUM:
+                stamper.stamp(compiled[number], reads, results)
+                continue
+            there = [name for name in reads if name not in missing]
+            if len(there) < 2:
+                stamper.rename((there or reads)[0], results[0])
+                continue
+            types = tuple([stamper.types[name] for name in there])
+            if types not in adding:
+                adding[types] = begin(_sum(types), graphs="never", registers=registers)()
+            stamper.stamp(adding[types], there, results)
+        return together([*compiled, *adding.values()], stamper, self.results, graphs)
+
+    def missing(self, given: Sequence[bool]) -> set[tuple]:
+        """What is not given where these of the gradients of results are."""
+        found = {name for name, there in zip(self.inputs[-len(given):], given, strict=True) if not there}
+        for number, reads, results in self.calls:
+            if number == SUM and found.issuperset(reads):
+                found.update(results)
+        return found
+
+    def absent(self, missing: Collection[tuple]) -> list[tuple[int, ...]] | None:
+        """Of each part, which of its inputs are missing, by position; None where they are others at other times that it
+        is done."""
+        found: dict[int, tuple[int, ...]] = {}
+        for number, reads, _ in self.calls:
+            own = tuple(k for k, name in enumerate(reads) if name in missing)
+            if number != SUM and found.setdefault(number, own) != own:
+                return None
+        return [found[number] for number in range(len(self.graphs))]
+
+
+def _sum(types: Sequence[TensorType]) -> Graph:
+    """The graph of the sum of tensors of these types."""
+    b = Builder(ShapeEnv())
+    inputs = [b.node("input", (), {"index": k}, t) for k, t in enumerate(types)]
+    return Graph(inputs, b.nodes, [Output(functools.reduce(functools.partial(added, b), inputs))], b.env)
+
+
+def course_of(*fields: Any) -> Callable[[], Course]:
+    """Gives the course of these fields; a later process loads this file when it is asked for."""
+    made = Course(*fields)
+    return names.made_later(lambda: made, course_of, *fields)
+
+
+def narrowed_backward(course: Course, given: Sequence[bool], graphs: str, begin: Begin) -> CompiledGraph | None:
+    """The backward for the case that only some gradients of results are ``given``; None where it is not the same for
+    all that is repeated. Raises Unsupported."""
+    missing = course.missing(given)
+    absent = course.absent(missing)
+    if absent is None:
+        return None
+    registers = Registers([])
+    parts = [optimize(without_gates(narrowed(graph(), own)))
+             for graph, own in zip(course.graphs, absent, strict=True)]
+    begun = [begin(part, loose, graphs="never", registers=registers)
+             for part, loose in zip(parts, course.unaligned, strict=True)]
+    try:
+        return course.plan([finish() for finish in begun], registers, graphs, begin, missing)
+    except Mismatch:  # a gradient is laid out in another way where less comes to it
+        return None
+
+
 @dataclasses.dataclass
 class Differentiable:
     """The forward and the backward of a graph; ``saves``, ``types``: what is saved, and of which types; ``grads`` as
-    of ``Halves``."""
+    of ``Halves``, ``depends`` and ``uses`` as of ``runtime.plan.GradSpec``; ``course``: of the backward."""
 
     forward: CompiledGraph
     backward: CompiledGraph
     saves: Saves
     types: tuple[TensorType, ...]
     grads: tuple[int | None, ...]
+    depends: tuple[tuple[int, ...], ...]
+    uses: tuple[int, ...] | None
+    course: Course
+
+    def later(self) -> Callable[[], Course]:
+        """The course, as ``course_of`` gives it."""
+        return course_of(*[getattr(self.course, name) for name in fields_of(Course)])
 
 
 def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], gradient: Gradient, graphs: str,
                    begin: Begin) -> Differentiable | None:
     """A graph with its gradients, in parts. None where what gradients go through is not the same in all that is
     repeated, or something is not known of parts alone."""
-    if (len(gradient.tangents) != 1 or gradient.views
-        or any(_holds_others(n) or region_of(n) for n in graph.nodes)):
+    if gradient.views or (any(_holds_others(n) or region_of(n) for n in graph.nodes)):
         return None
     ways = _Ways(graph, repeat, gradient)
     sides = [side for part in repeat.parts if (side := ways.of(part)) is not None]
-    if len(sides) < len(repeat.parts) or not ways.each_read_once():
+    if len(sides) < len(repeat.parts) or not ways.given_to_parts():
         return None
     halves = [_halves(graph, part, side, gradient) for part, side in zip(repeat.parts, sides, strict=True)]
     if not all(ways.found(part, side, half) for part, side, half in zip(repeat.parts, sides, halves, strict=True)):
@@ -92,7 +203,14 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
     if not ways.fit() or not all(_apart_from_others(graph, part, half, gradient)
                                  for part, half in zip(repeat.parts, halves, strict=True)):
         return None
-    return _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin).run()
+    joined = _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin)
+    read = joined.uses(ways.reach) if len(gradient.tangents) > 1 else None
+    if read is not None and kept_for_others(joined.saved_places(), read, gradient.watched, gradient.unsaid):
+        return None
+    try:
+        return joined.run(ways.reach, read)
+    except Mismatch:  # of a sum
+        return None
 
 
 def _holds_others(node: Node) -> bool:
@@ -114,12 +232,20 @@ class _Ways:
 
     def __init__(self, graph: Graph, repeat: Repeat, gradient: Gradient) -> None:
         self.repeat, self.inputs = repeat, set(graph.inputs)
-        self.root = graph.outputs[gradient.tangents[0]].node
+        self.roots = [graph.outputs[k].node for k in gradient.tangents]
         wrt = {graph.inputs[i] for i in gradient.wrt}
         carries = carrying(graph.nodes, wrt)
-        self.through = passed([self.root], carries) - (self.inputs - wrt)
+        self.through = passed(self.roots, carries) - (self.inputs - wrt)
+        self.reach: dict[Node, int] = {}  # which gradients of results come to a node, as bits
+        for k, n in enumerate(self.roots):
+            self.reach[n] = self.reach.get(n, 0) | 1 << k
+        for n in reversed(graph.nodes):
+            if n in self.through and n.op != "detach" and n in self.reach:
+                for i in differentiated(n):
+                    if i in self.through:
+                        self.reach[i] = self.reach.get(i, 0) | self.reach[n]
         self.expected: dict[Node, TensorType] = {}  # of the gradients of what goes on between parts
-        self.given: dict[Node, TensorType] = {}
+        self.given: dict[Node, list[TensorType]] = {n: [layout.empty_like(n.type)] for n in self.roots}
 
     def of(self, part: Part) -> _Side | None:
         """Those of a part, each time that it is done; None where they are others at other times."""
@@ -138,16 +264,9 @@ class _Ways:
                 tangents.append(k)
         return _Side(tuple(wrt), tuple(tangents))
 
-    def each_read_once(self) -> bool:
-        """Whether each gradient of what goes on between parts is computed in one place."""
-        readers: dict[Node, int] = {self.root: 1}
-        for part in self.repeat.parts:
-            for reads in part.reads:
-                for n in reads:
-                    if n in self.through and n not in self.inputs:
-                        readers[n] = readers.get(n, 0) + 1
-        made = {n for part in self.repeat.parts for results in part.results for n in results if n in self.through}
-        return self.root in made and all(readers.get(n, 0) == 1 for n in made | readers.keys())
+    def given_to_parts(self) -> bool:
+        """Whether what the whole is given goes to a part."""
+        return {n for part in self.repeat.parts for results in part.results for n in results}.issuperset(self.roots)
 
     def found(self, part: Part, side: _Side, halves: Halves) -> bool:
         """Whether there is a gradient wherever another part asks for it."""
@@ -158,12 +277,14 @@ class _Ways:
             for n in {reads[k] for reads in part.reads} & self.through - self.inputs:
                 if at is None:
                     return False
-                self.given[n] = halves.backward.outputs[at].node.type
+                self.given.setdefault(n, []).append(halves.backward.outputs[at].node.type)
         return True
 
     def fit(self) -> bool:
-        """Whether all gradients are of the types that are expected."""
-        return all(self.expected[n] == t for n, t in self.given.items())
+        """Whether all gradients are of the types that are expected, but for sums, of which the types are not known
+        yet."""
+        return all(len(types) > 1 or self.expected[n] == types[0]
+                   for n, types in self.given.items() if n in self.through)
 
 
 def _apart_from_others(graph: Graph, part: Part, halves: Halves, gradient: Gradient) -> bool:
@@ -173,8 +294,7 @@ def _apart_from_others(graph: Graph, part: Part, halves: Halves, gradient: Gradi
     kept = {o.node for k, o in enumerate(graph.outputs) if k not in gradient.loose}  # which autograd watches
     saved = {nodes[i] for kind, i in halves.saved if kind != "extra"
              for nodes in (part.reads if kind == "input" else part.results)}
-    return all(n.op == "input" or n in kept and base_of(n) is n
-               or base_of(n).op != "input" and base_of(n) not in shown for n in saved)
+    return all(n.op == "input" or base_of(n).op != "input" and (n in kept or base_of(n) not in shown) for n in saved)
 
 
 def _halves(graph: Graph, part: Part, side: _Side, gradient: Gradient) -> Halves:
@@ -203,93 +323,113 @@ class _Joined:
         self.places |= {n: ("input", k) for k, n in enumerate(graph.inputs)}
         self.known = len(self.places)
         self.types: list[TensorType] = []
-        self.parts: dict[Node, list[object]] = {}  # input of the graph -> what parts have found for its gradient
+        self.saved_by = [self.note_saved(number) for number in range(len(repeat.parts))]
 
-    def run(self) -> Differentiable:
-        begun = []
-        for part, halves in zip(self.repeat.parts, self.halves, strict=True):
-            loose = _read(part, self.graph, self.unaligned)
-            saved = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in loose)
-            begun.append((self.begin(without_gates(halves.backward), saved, graphs="never", registers=self.back),
-                          self.begin(halves.forward, loose, graphs="never", registers=self.ahead)))
-        plans = [(behind(), ahead()) for behind, ahead in begun]
-        forward, saved_by = self.forward([ahead for _, ahead in plans])
-        backward, grads = self.backward([behind for behind, _ in plans], saved_by)
-        saves = Saves(tuple(self.place(key) for key in self.saved), (None,) * len(self.saved))
-        return Differentiable(forward, backward, saves, tuple(self.types), grads)
+    def note_saved(self, number: int) -> list[list[int]]:
+        """Where, each time that a part is done, what it saves is among all that is saved."""
+        part, halves = self.repeat.parts[number], self.halves[number]
+        found = []
+        for time, (reads, results) in enumerate(zip(part.reads, part.results, strict=True)):
+            places: dict[str, Sequence[object]] = {"input": reads, "output": results,
+                                                   "extra": self.extras(number, time)}
+            keys = [places[kind][i] for kind, i in halves.saved]
+            for key, n in zip(keys, halves.backward.inputs):
+                if key not in self.saved:
+                    self.saved[key] = len(self.saved)
+                    self.types.append(n.type)
+            found.append([self.saved[key] for key in keys])
+        return found
 
-    # forward
+    def extras(self, number: int, time: int) -> list[tuple]:
+        """Names of what a part saves that is neither an input nor a result."""
+        return [("extra", number, time, k) for k in range(sum(kind == "extra" for kind, _ in self.halves[number].saved))]
 
-    def forward(self, compiled: list[CompiledGraph]) -> tuple[CompiledGraph, list[list[list[int]]]]:
-        """The forward, and of each part, each time that it is done, where what it saves is among all that is saved."""
-        stamper = Stamper(self.graph.inputs, self.ahead)
-        saved_by: list[list[list[int]]] = []
-        for number, (part, halves, one) in enumerate(zip(self.repeat.parts, self.halves, compiled, strict=True)):
-            saved_by.append([])
-            extras = sum(kind == "extra" for kind, _ in halves.saved)
-            for time, (reads, results) in enumerate(zip(part.reads, part.results, strict=True)):
-                own = [("extra", number, time, k) for k in range(extras)]
-                stamper.stamp(one, reads, [*results, *own])
-                places: dict[str, list] = {"input": reads, "output": results, "extra": own}
-                keys = [places[kind][i] for kind, i in halves.saved]
-                for key, n in zip(keys, halves.backward.inputs):
-                    if key not in self.saved:
-                        self.saved[key] = len(self.saved)
-                        self.types.append(n.type)
-                saved_by[-1].append([self.saved[key] for key in keys])
-        results, more = [o.node for o in self.graph.outputs], [k for k in self.saved if self.place(k)[0] == "extra"]
-        return together(compiled, stamper, [*results, *more], self.graphs), saved_by
+    def saved_places(self) -> tuple[tuple[str, int], ...]:
+        """``Halves.saved`` of the whole."""
+        return tuple(self.place(key) for key in self.saved)
 
     def place(self, key: object) -> tuple[str, int]:
         """Where the backward finds a saved value: see ``Halves.saved``."""
         return self.places.setdefault(key, ("extra", len(self.places) - self.known))
 
+    def uses(self, reach: dict[Node, int]) -> tuple[int, ...]:
+        """Of each saved value, which gradients of results read it on their way, as bits."""
+        found = [0] * len(self.saved)
+        for part, side, halves, saved_by in zip(self.repeat.parts, self.sides, self.halves, self.saved_by, strict=True):
+            read = uses(halves.backward, len(halves.saved))
+            for results, saved in zip(part.results, saved_by, strict=True):
+                come = [reach.get(results[k], 0) for k in side.tangents]
+                for at, own in zip(saved, read, strict=True):
+                    for k in positions(own):
+                        found[at] |= come[k]
+        return tuple(found)
+
+    def run(self, reach: dict[Node, int], read: tuple[int, ...] | None) -> Differentiable:
+        """``reach``: see ``_Ways``. ``read``: ``GradSpec.uses``."""
+        begun, loose = [], []
+        for part, halves in zip(self.repeat.parts, self.halves, strict=True):
+            own = _read(part, self.graph, self.unaligned)
+            loose.append(frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in own))
+            begun.append((self.begin(without_gates(halves.backward), loose[-1], graphs="never", registers=self.back),
+                          self.begin(halves.forward, own, graphs="never", registers=self.ahead)))
+        packed = meanwhile.soon(lambda: tuple(PackedGraph(halves.backward) for halves in self.halves))
+        plans = [(behind(), ahead()) for behind, ahead in begun]
+        forward = self.forward([ahead for _, ahead in plans])
+        inputs = [self.graph.inputs[i] for i in self.gradient.wrt]
+        course, order = self.course(packed(), tuple(loose), inputs)
+        backward = course.plan([behind for behind, _ in plans], self.back, self.graphs, self.begin)
+        saves = Saves(self.saved_places(), (None,) * len(self.saved))
+        return Differentiable(forward, backward, saves, tuple(self.types), tuple(map(order.get, inputs)),
+                              tuple(tuple(positions(reach.get(n, 0))) if n in order else () for n in inputs), read,
+                              course)
+
+    # forward
+
+    def forward(self, compiled: list[CompiledGraph]) -> CompiledGraph:
+        stamper = Stamper(self.graph.inputs, self.ahead)
+        for number, (part, one) in enumerate(zip(self.repeat.parts, compiled, strict=True)):
+            for time, (reads, results) in enumerate(zip(part.reads, part.results, strict=True)):
+                stamper.stamp(one, reads, [*results, *self.extras(number, time)])
+        results, more = [o.node for o in self.graph.outputs], [k for k in self.saved if self.place(k)[0] == "extra"]
+        return together(compiled, stamper, [*results, *more], self.graphs)
+
     # backward
 
-    def backward(self, compiled: list[CompiledGraph], saved_by: list) -> tuple[CompiledGraph, tuple]:
-        """The backward, and where the gradients are among its results."""
-        root = self.graph.outputs[self.gradient.tangents[0]].node
-        stamper = Stamper([*[("saved", k) for k in range(len(self.saved))], ("gradient", root)], self.back)
-        inputs = set(self.graph.inputs)
+    def course(self, graphs: tuple[PackedGraph, ...], unaligned: tuple[frozenset[int], ...],
+               wrt: list[Node]) -> tuple[Course, dict[Node, int]]:
+        """How the backward is put together, and where the gradients are among its results."""
+        found: dict[Node, list[tuple]] = {}  # what there is for the gradient of a node, to be added up
+        tangents = [("given", k) for k in range(len(self.gradient.tangents))]
+        roots = [self.graph.outputs[k].node for k in self.gradient.tangents]
+        for name, n in zip(tangents, roots, strict=True):
+            found.setdefault(n, []).append(name)
+        calls: list[tuple[int, tuple, tuple]] = []
+
+        def whole(n: Node) -> tuple:
+            """The name of a node's gradient, now that there is all of it."""
+            if len(found[n]) > 1:
+                calls.append((SUM, tuple(found[n]), (("gradient", n.id),)))
+                found[n] = [("gradient", n.id)]
+            return found[n][0]
+
         for number, time in self.backwards():
             part, side, halves = self.repeat.parts[number], self.sides[number], self.halves[number]
             reads, results = part.reads[time], part.results[time]
-            found: list[object] = [None] * len(halves.backward.outputs)
+            given = [whole(results[k]) for k in side.tangents]
+            made: list[tuple | None] = [None] * len(halves.backward.outputs)
             for k, at in zip(side.wrt, halves.grads, strict=True):
                 if at is not None:
-                    found[at] = ("gradient", reads[k])
-                    if reads[k] in inputs:
-                        found[at] = ("gradient", reads[k], number, time)
-                        self.parts.setdefault(reads[k], []).append(found[at])
-            stamper.stamp(compiled[number], [*[("saved", k) for k in saved_by[number][time]],
-                                             *[("gradient", results[k]) for k in side.tangents]], found)
-        sums = self.sums(stamper)
-        order = {n: k for k, n in enumerate([n for n in (self.graph.inputs[i] for i in self.gradient.wrt)
-                                             if n in self.parts])}
-        grads = tuple(order.get(self.graph.inputs[i]) for i in self.gradient.wrt)
-        return together([*compiled, *sums], stamper, [self.parts[n][0] for n in order], self.graphs), grads
+                    shared = made[at] = made[at] or ("gradient", reads[k].id, number, time, k)
+                    found.setdefault(reads[k], []).append(shared)
+            calls.append((number, (*[("saved", k) for k in self.saved_by[number][time]], *given), tuple(made)))
+        order = {n: k for k, n in enumerate(n for n in wrt if n in found)}
+        gradients = tuple(map(whole, order))
+        return Course(graphs, tuple(len(halves.saved) for halves in self.halves), unaligned,
+                      (*[("saved", k) for k in range(len(self.saved))], *tangents),
+                      tuple([layout.empty_like(n.type) for n in roots]), tuple(calls), gradients), order
 
     def backwards(self) -> Iterator[tuple[int, int]]:
         """(number of a part, which time it is done), the last one first."""
         for number in reversed(range(len(self.repeat.parts))):
             for time in reversed(range(len(self.repeat.parts[number].reads))):
                 yield number, time
-
-    def sums(self, stamper: Stamper) -> list[CompiledGraph]:
-        """Add up what several parts have found for one input."""
-        several = {n: keys for n, keys in self.parts.items() if len(keys) > 1}
-        if not several:
-            return []
-        b = Builder(self.graph.env)
-        keys: list[object] = []
-        inputs: list[Node] = []
-        outputs: list[Output] = []
-        for n, found in several.items():
-            own = [b.node("input", (), {"index": len(inputs) + k}, stamper.types[key]) for k, key in enumerate(found)]
-            outputs.append(Output(functools.reduce(functools.partial(added, b), own)))
-            keys += found
-            inputs += own
-            self.parts[n] = [("gradient", n)]
-        made = self.begin(Graph(inputs, b.nodes, outputs, self.graph.env), graphs="never", registers=self.back)()
-        stamper.stamp(made, keys, [("gradient", n) for n in several])
-        return [made]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from .registers import Registers
 
 
+class Mismatch(ValueError):
+    """A part takes something else than what it is given."""
+
+
 class Stamper:
     """Writes the plan of a whole. Values that go on between parts have names of any kind, ``inputs`` are those that the
     whole is given. All plans of its parts have to be made with the same ``registers``.
@@ -47,11 +51,11 @@ class Stamper:
 
     def stamp(self, part: CompiledGraph, reads: Sequence[Hashable], results: Sequence[Hashable]) -> None:
         """Add the steps of a part: it is given the values ``reads``, and its results are known as ``results`` from here
-        on (None: nobody asks for it). Raises ValueError for a part that takes something else than what it is given."""
+        on (None: nobody asks for it). Raises Mismatch."""
         plan = part.plan
         for name, wanted in zip(reads, part.takes, strict=True):
             if self.types.setdefault(name, wanted) != wanted:
-                raise ValueError(f"a part takes {wanted}, and is given {self.types[name]}")
+                raise Mismatch(f"a part takes {wanted}, and is given {self.types[name]}")
         slots = dict(enumerate(self.slots[name] for name in reads))
         if plan.aligned is None:
             self.every_aligned = True
@@ -78,6 +82,12 @@ class Stamper:
             if name is not None:
                 self.slots[name], self.types[name] = slot(old), made
         self.launches += part.launches
+
+    def rename(self, name: Hashable, other: Hashable) -> None:
+        """A value is known by another name too."""
+        self.slots[other] = self.slots[name]
+        if name in self.types:
+            self.types[other] = self.types[name]
 
     def arena(self, step: Arena) -> int:
         """The slot of the block that all parts share on a device."""

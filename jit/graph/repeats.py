@@ -76,11 +76,11 @@ def find(graph: Graph) -> Repeat | None:
         for i in n.inputs:
             if i in last:
                 last[i] = k
+    middle = start + (end - start) // period // 2 * period
+    cut = _cut(nodes, last, middle, period)
     for o in graph.outputs:
         if o.node in last:
             last[o.node] = len(nodes)
-    middle = start + (end - start) // period // 2 * period
-    cut = _cut(nodes, last, middle, period)
     if cut is None:
         return None
     start += (cut - start) % period
