@@ -342,7 +342,8 @@ class _Joined:
 
     def extras(self, number: int, time: int) -> list[tuple]:
         """Names of what a part saves that is neither an input nor a result."""
-        return [("extra", number, time, k) for k in range(sum(kind == "extra" for kind, _ in self.halves[number].saved))]
+        count = sum(kind == "extra" for kind, _ in self.halves[number].saved)
+        return [("extra", number, time, k) for k in range(count)]
 
     def saved_places(self) -> tuple[tuple[str, int], ...]:
         """``Halves.saved`` of the whole."""
