@@ -292,21 +292,25 @@ class CompiledNode final : public Node {
     if (way.all) all_freed_ = true;
   }
 
-  // Whether all gradients that read a saved value can be had no more.
-  bool is_over(size_t i) const {
+  // Of which tangents no gradient can be had any more.
+  std::vector<bool> over() const {
     const GradProgram& p = *program_;
-    if (p.uses.empty() || !p.narrow) return false;
-    for (size_t t = 0; t < p.tangents.size(); ++t) {
-      if (!p.uses[i][t]) continue;
-      bool dead = false;
-      for (size_t c = 0; c < p.keeps.size() && !dead; ++c) {
+    std::vector<bool> found(p.tangents.size());
+    for (size_t t = 0; t < p.tangents.size(); ++t)
+      for (size_t c = 0; c < p.keeps.size() && !found[t]; ++c) {
         if (!freed_[c] || !p.keeps[c].tangents[t]) continue;
-        dead = true;
+        bool dead = true;
         for (size_t k = 0; k < p.wrt.size() && dead; ++k)
           dead = p.keeps[c].wrt[k] || !next_edge(k).is_valid() || !reaches(t, k);
+        found[t] = dead;
       }
-      if (!dead) return false;
-    }
+    return found;
+  }
+
+  // Whether all gradients that read a saved value can be had no more.
+  static bool is_over(const std::vector<bool>& uses, const std::vector<bool>& over) {
+    for (size_t t = 0; t < uses.size(); ++t)
+      if (uses[t] && !over[t]) return false;
     return true;
   }
 
@@ -344,8 +348,10 @@ class CompiledNode final : public Node {
       if (own) ++hooked;
     }
     leave(way);
+    bool frees = way.frees && !way.classes.empty() && !all_freed_ && !program_->uses.empty() && program_->narrow;
+    const std::vector<bool> over_now = frees ? over() : std::vector<bool>();
     for (size_t i = 0; i < saved_.size(); ++i) {
-      if (way.frees && !way.classes.empty() && !all_freed_ && is_over(i) &&
+      if (frees && is_over(program_->uses[i], over_now) &&
           std::none_of(gone_.begin(), gone_.end(), [i](auto& g) { return g.first == i; })) {
         gone_.emplace_back(i, Layout(values[i]));
         saved_[i].reset_data();
