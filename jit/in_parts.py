@@ -81,7 +81,8 @@ class Course:
     """How a backward is put together.
 
     Attributes:
-        graphs: the backward of each part: of saved values, so many as ``saved`` says, and then of gradients.
+        graphs: the backward of each part: of saved values, so many as ``saved`` says, and then of gradients. None are
+            kept where the whole has one result.
         unaligned: of each part, which of its inputs may lie anywhere.
         inputs: names of what the whole is given: saved values, and then the gradients of its results.
         types: of the latter.
@@ -191,7 +192,7 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
                    begin: Begin) -> Differentiable | None:
     """A graph with its gradients, in parts. None where what gradients go through is not the same in all that is
     repeated, or something is not known of parts alone."""
-    if gradient.views or (any(_holds_others(n) or region_of(n) for n in graph.nodes)):
+    if gradient.views or any(_holds_others(n) or region_of(n) for n in graph.nodes):
         return None
     ways = _Ways(graph, repeat, gradient)
     sides = [side for part in repeat.parts if (side := ways.of(part)) is not None]
@@ -373,7 +374,8 @@ class _Joined:
             loose.append(frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in own))
             begun.append((self.begin(without_gates(halves.backward), loose[-1], graphs="never", registers=self.back),
                           self.begin(halves.forward, own, graphs="never", registers=self.ahead)))
-        packed = meanwhile.soon(lambda: tuple(PackedGraph(halves.backward) for halves in self.halves))
+        later = () if read is None else self.halves  # of one result there is no backward for some of them
+        packed = meanwhile.soon(lambda: tuple(PackedGraph(halves.backward) for halves in later))
         plans = [(behind(), ahead()) for behind, ahead in begun]
         forward = self.forward([ahead for _, ahead in plans])
         inputs = [self.graph.inputs[i] for i in self.gradient.wrt]
