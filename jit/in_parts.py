@@ -81,8 +81,8 @@ class Course:
     """How a backward is put together.
 
     Attributes:
-        graphs: the backward of each part: of saved values, so many as ``saved`` says, and then of gradients. None are
-            kept where the whole has one result.
+        graphs: the backward of each part, of saved values and then of gradients. None are kept where the whole has one
+            result.
         unaligned: of each part, which of its inputs may lie anywhere.
         inputs: names of what the whole is given: saved values, and then the gradients of its results.
         types: of the latter.
@@ -92,7 +92,6 @@ class Course:
     """
 
     graphs: tuple[PackedGraph, ...]
-    saved: tuple[int, ...]
     unaligned: tuple[frozenset[int], ...]
     inputs: tuple[tuple, ...]
     types: tuple[TensorType, ...]
@@ -427,8 +426,7 @@ class _Joined:
             calls.append((number, (*[("saved", k) for k in self.saved_by[number][time]], *given), tuple(made)))
         order = {n: k for k, n in enumerate(n for n in wrt if n in found)}
         gradients = tuple(map(whole, order))
-        return Course(graphs, tuple(len(halves.saved) for halves in self.halves), unaligned,
-                      (*[("saved", k) for k in range(len(self.saved))], *tangents),
+        return Course(graphs, unaligned, (*[("saved", k) for k in range(len(self.saved))], *tangents),
                       tuple([layout.empty_like(n.type) for n in roots]), tuple(calls), gradients), order
 
     def backwards(self) -> Iterator[tuple[int, int]]:
