@@ -25,6 +25,7 @@ class Heard:
         present: sources at which there was seen to be something.
         lengths: (source, number of elements).
         read_from: sources of which any other one was derived that is among these.
+        indices: the number of a fact about an index -> the list that was asked for the element there, if for no more.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Heard:
         self.present: list[Source] = []
         self.lengths: list[tuple[Source, int]] = []
         self.read_from: set[Source] = set()
+        self.indices: dict[int, Any] = {}
 
     def hears(self, source: Source) -> None:
         """Something is asked about what is at a source."""
@@ -121,6 +123,14 @@ class Guards:
     def known(self, source: Source, fact: Fact) -> bool:
         """Whether this fact is recorded."""
         return (source, type(fact), fact.key) in self._seen
+
+    @contextlib.contextmanager
+    def asked_as_index_of(self, sequence: Any) -> Iterator[None]:
+        """What is asked inside is asked to know which element of a list is meant."""
+        start = 0 if self.heard is None else len(self.heard.facts)
+        yield
+        if self.heard is not None:
+            self.heard.indices.update(dict.fromkeys(range(start, len(self.heard.facts)), sequence))
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:

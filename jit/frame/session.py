@@ -140,7 +140,9 @@ class Session(Makers):
 
     def set_elements(self, sequence: Value, elements: list[Value]) -> None:
         """Replace the elements of a list value; iterators over it see the change."""
-        self.set_field(sequence, "_elements", elements)
+        for given in sequence.watched:  # type: ignore[attr-defined]
+            given.writes(sequence, None)
+        self.set_field(sequence, "_held", elements)
 
     # -- exceptions -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ call may read has been changed since, it is followed anew.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -25,28 +24,30 @@ from ..runtime import facts
 from ..runtime import guards as native_guards
 from . import source as src
 from .executor import Frame
+from .given import Given, is_plain, is_plain_class
 from .values.base import Value, births
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
 from .values.mappings import DictValue
 from .values.numbers import DimValue, FloatValue
-from .values.objects import ModuleObject
-from .values.overlays import Overlay
+from .values.objects import ModuleObject, ObjectValue
+from .values.overlays import DELETED, Overlay
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
     from ..graph.ir import Loc
     from ..runtime.facts import Fact
+    from .given import Reading
     from .session import Session
     from .source import Source
     from .values.functions import FunctionValue
 
-_MOST = 100  # values that the program has made where a call may find them
+_MOST = 10_000  # values that the program has made where a call may find them
 _KEPT = 4  # calls that are remembered of one function and class
 _NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What is filled in when it is first asked for, of values from outside; a change of their objects is told otherwise.
-_FILLED_IN = frozenset(("_handle", "_entries", "_elements", "loaded"))
+_FILLED_IN = frozenset(("_handle", "_entries", "_held", "loaded"))
 _FIXED = frozenset((Constant, DimValue, FloatValue, TensorValue))  # but for the memory of tensors, which is watched
 
 
@@ -54,83 +55,65 @@ class Differs(Exception):
     """A call cannot be told by another one."""
 
 
-@dataclasses.dataclass
-class Given:
-    """The arguments of a call: what they look like, and what stands in them."""
-
-    looks: tuple
-    values: list[Value]
-    tensors: list[TensorHandle]
-    places: dict[int, int] = dataclasses.field(default_factory=dict)
-
-    def place(self, v: Value) -> int:
-        """Which of the values it is: the first one is 0."""
-        at = self.places.setdefault(id(v), len(self.values))
-        if at == len(self.values):
-            self.values.append(v)
-        return at
-
-
-def _is_plain(v: TensorValue) -> bool:
-    """Whether a tensor was made while capturing, and is nothing but what its handle says."""
-    return v.obj is None and v.cls is torch.Tensor and not v.elsewhere and v.grad is None
-
-
-def given(args: list[Value], kwargs: dict[str, Value]) -> Given | None:
-    """The arguments behind the first one; None where they are more than plain data and tensors."""
-    found = Given((), [], [])
-    looks = []
-    for v in (*args[1:], *kwargs.values()):
-        look = _look(v, found)
-        if look is None:
-            return None
-        looks.append(look)
-    found.looks = (*looks, tuple(kwargs))
-    return found
-
-
-def _look(v: Value, found: Given) -> object:
-    at = found.place(v)
-    if v.source is not None or type(v) in (DimValue, FloatValue):
-        return ("known", id(v))  # the same one for both
-    if type(v) is TensorValue:
-        if not _is_plain(v) or v._handle is None:
-            return ("known", id(v))
-        if not stretch.is_plain(v._handle):
-            return ("known", id(v)) if v._handle.base.input is not None else None
-        bases = [h.base for h in found.tensors]
-        first = bases.index(v._handle.base) if v._handle.base in bases else len(bases)
-        found.tensors.append(v._handle)
-        return ("tensor", at, first, stretch.outline(v._handle))
-    if type(v) is Constant:
-        plain = v.value is None or isinstance(v.value, (bool, int, float, str))
-        return ("constant", at, type(v.value), repr(v.value) if plain else id(v.value))
-    if type(v) in (TupleValue, ListValue) and v.obj is None and v.cls is v.builtin and v._elements is not None:
-        return _container(v, at, (), v._elements, found)
-    if type(v) is DictValue and v.obj is None and v.cls is dict and v._entries is not None and not v.written:
-        if all(key.is_leaf and key.source is None and type(key.value) is str for key, _ in v._entries.values()):
-            return _container(v, at, tuple(v._entries), [value for _, value in v._entries.values()], found)
-    return None
-
-
-def _container(v: Value, at: int, names: tuple, elements: list[Value], found: Given) -> tuple | None:
-    looks = [_look(e, found) for e in elements]
-    return None if None in looks else (type(v), at, names, *looks)
-
-
-def _reach(value: object, found: dict[int, Value]) -> bool:
+def _reach(value: object, found: dict[int, object]) -> bool:
     """Add what may change of what a made value leads to. False where that is not known."""
     if isinstance(value, (list, tuple)):
         return all(_reach(v, found) for v in value)
     if not isinstance(value, Value) or value.source is not None or type(value) in _FIXED or id(value) in found:
         return True
-    if len(found) >= _MOST or not (type(value) in (TupleValue, ListValue) or type(value) is DictValue):
+    if len(found) >= _MOST:
         return False
     found[id(value)] = value
+    if type(value) is ObjectValue and value.obj is None:
+        found[id(value.attrs)] = value.attrs
+        return _reach([value.init_args, *(v for v in dict.values(value.attrs) if v is not DELETED)], found)
     if type(value) is DictValue:
         return (value._entries is not None and not value.written and not value.unsettled
                 and all(_reach(pair, found) for pair in value._entries.values()))
-    return value._elements is not None and not value.tail and _reach(value._elements, found)
+    return (type(value) in (TupleValue, ListValue) and value._held is not None and not value.tail
+            and _reach(value._held, found))
+
+
+class Findable:
+    """What was made while capturing, may change, and was put where a call may find it: into an object that was there
+    before, say. Nothing tells that a call has read it."""
+
+    def __init__(self, s: Session) -> None:
+        self.s = s
+        self.restart()
+
+    def restart(self) -> None:
+        s = self.s
+        self.reached: dict[int, object] = {}  # values and overlays, by identity
+        self.changes, self.known, self.states, self.count, self.last = s.journal.watch(), True, [], 0, None
+
+    def now(self) -> dict[int, object] | None:
+        """By identity; None where it is not known."""
+        log, changes = self.s.effects.log, self.changes.new()
+        if (changes is None or len(log) < self.count or self.count and log[self.count - 1] is not self.last
+            or any(id(change[0]) in self.reached for change in changes)):
+            self.restart()
+        states = list(self.s.states.now.values())
+        new = [effect.args for effect in log[self.count:]]
+        if new or not stretch.is_same(self.states, states):
+            self.known = self.known and _reach([*new, states], self.reached)
+            self.states, self.count, self.last = states, len(log), log[-1] if log else None
+        return self.reached if self.known else None
+
+
+def _type_of(tensor: Any) -> tuple:
+    """What is mostly another one where two tensors are not alike; of other classes, which may answer in code of their
+    own, the class alone."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return (type(tensor),)
+    strides = tensor.stride() if tensor.layout is torch.strided else None
+    return type(tensor), tensor.shape, strides, tensor.dtype, tensor.device, tensor.requires_grad
+
+
+def is_filled_in(s: Session, holder: object, name: str, before: object, is_entry: bool) -> bool:
+    """Whether a change is no more than that something was asked for the first time of what is outside."""
+    return (not is_entry and isinstance(holder, Value) and holder.source is not None and name in _FILLED_IN
+            and holder not in s.heap.touched)
 
 
 def state_of(s: Session) -> list:
@@ -145,18 +128,20 @@ def state_of(s: Session) -> list:
 class Followed:
     """A call of a module that was followed to its end."""
 
-    def __init__(self, s: Session, fn: FunctionValue, module: ModuleObject, arguments: Given) -> None:
+    def __init__(self, s: Session, fn: FunctionValue, module: ObjectValue, arguments: Given) -> None:
         self.fn, self.module, self.arguments = fn, module, arguments
         self.heard, self.kept, self.before = (s.guards.heard.counts(), s.heap.kept_count,
-                                              list(s.guards.noted(module.source)))
+                                              list(s.guards.noted(module.source) or ()))
         self.state, self.mark, self.changes = state_of(s), stretch.Mark(s.tracer), s.journal.watch()
         self.caller, self.region, self.born = s.recording.location(), s.recording.region, births()
         self.generators, self.compared = len(s.generators), module.compared
         self.stretch: stretch.Stretch | None = None
         self.template: Template | None = None
-        self.tried = 0
+        self.tried, self.tells = 0, 0  # how often it did not tell another one, and how often it did
         self.handles: dict[int, TensorHandle] = {}  # of the tensors of the result, by the identity of their values
         self.elements: dict[int, list[Value]] = {}  # likewise of its tuples and lists
+        self.objects: dict[int, dict[str, Value]] = {}  # likewise the attributes of its objects
+        self.writes: list[tuple[int, str, Value]] = []  # (place of an object that was given, name, what it is now)
 
     def over(self, s: Session, result: Value) -> bool:
         """Note what it has done. False where it may not stand for others."""
@@ -165,51 +150,85 @@ class Followed:
         self.new = s.heap.kept(self.kept)
         changes, self.changes = self.changes.new(), s.journal.watch()
         if not (stretch.is_same(self.state, state_of(s)) and s.recording.region == self.region
-                and changes is not None and all(map(self.is_own, changes))
+                and changes is not None and self.arguments.known
+                and all(self.is_own(c) or is_filled_in(s, *c) or self.notes_write(c) for c in changes)
                 and self.module.compared == self.compared  # with what is another one than its sibling
                 and all(g.state == "done" for g in s.generators[self.generators:])
-                and self.notes(result)):
+                and all(map(self.notes, (result, *(value for _, _, value in self.writes),
+                                         *(value for _, value in self.arguments.appended))))):
             return False
         self.stretch = stretch.Stretch(s.tracer, self.mark, list(self.handles.values()))
         return self.stretch.copyable
+
+    def is_answer(self) -> bool:
+        """Whether it has traced nothing, and what it gives is something that was there before or a plain constant:
+        then the same call gives the same again."""
+        assert self.stretch is not None
+        value = self.result
+        return not (self.stretch.nodes or self.stretch.events) and (
+            value.source is not None or self.is_older(value) or type(value) is Constant)
 
     def is_older(self, value: Value) -> bool:
         """Whether a value was there before the call."""
         return value.born < self.born
 
+    def notes_write(self, change: tuple) -> bool:
+        """Whether something was written into an object, or appended to a list, that was given."""
+        holder, name = change[:2]
+        at = self.arguments.holder_at(holder)
+        if at is None or type(holder) is not Overlay:
+            return at is not None
+        value = dict.get(holder, name)
+        if (at, name) not in [write[:2] for write in self.writes]:
+            self.writes.append((at, name, value))
+        return value is not None and value is not DELETED and not holder.deleted
+
     def notes(self, value: Value) -> bool:
-        """Keep what a result holds, which the program may change from here on. False where it is more than tensors and
-        plain data."""
-        if value.source is not None or type(value) in (Constant, DimValue):
+        """Keep what a result holds, which the program may change from here on. False where it is more than tensors,
+        plain data and objects that hold such."""
+        if value.source is not None or type(value) in (Constant, DimValue) or self.arguments.at(value) is not None:
             return True
         if type(value) is TensorValue:
-            if not _is_plain(value) or value._handle is None:
+            if not is_plain(value) or value._handle is None:
                 return False
             self.handles[id(value)] = value._handle
             return True
         if type(value) in (TupleValue, ListValue) and value.obj is None and value.cls is value.builtin:
-            if value._elements is None:
+            if value._held is None:
                 return False
-            self.elements[id(value)] = list(value._elements)
-            return all(map(self.notes, value._elements))
+            self.elements[id(value)] = list(value._held)
+            return all(map(self.notes, value._held))
+        if type(value) is ObjectValue and value.obj is None and value.born > self.born and is_plain_class(value.cls):
+            if id(value) in self.objects:
+                return True
+            held = self.objects[id(value)] = dict(dict.items(value.attrs))
+            return not value.attrs.deleted and all(map(self.notes, held.values()))
         return False
 
     def is_own(self, change: tuple) -> bool:
         """Whether what was changed was made in the call."""
         return isinstance(change[0], (Value, Overlay, Frame)) and change[0].born > self.born
 
-    def still_holds(self, s: Session, findable: dict[int, Value]) -> bool:
+    def still_holds(self, s: Session, findable: dict[int, object]) -> bool:
         """Whether nothing that it may have read was changed since this was last asked."""
         assert self.stretch is not None
         if not (stretch.is_same(self.state, state_of(s)) and self.stretch.still_there(s.tracer)
                 and stretch.is_same(self.mark.state, stretch.state_of(s.tracer))):
             return False
-        changes, touched = self.changes.new(), s.heap.touched
-        # A generator's frame is read by running it, which changes it: then the call has not done nothing else.
-        return changes is not None and not any(
-            is_entry or not isinstance(holder, Value) or id(holder) in findable or holder.source is not None
-            and (name not in _FILLED_IN or holder in touched)
-            for holder, name, _, is_entry in changes if type(holder) is not Frame)
+        changes = self.changes.new()
+
+        def read(holder: object, name: str, is_entry: bool) -> bool:
+            """Whether the call may have read what was changed."""
+            if type(holder) is Frame:  # a generator's is read by running it, which changes it: that is not "done"
+                return False
+            if id(holder) in findable:
+                return True
+            if type(holder) is Overlay:
+                return holder.outside
+            return is_entry or not isinstance(holder, Value) or (
+                holder.source is not None and not is_filled_in(s, holder, name, None, is_entry))
+
+        return changes is not None and not any(read(holder, name, is_entry) for holder, name, _, is_entry in changes)
 
 
 class Template:
@@ -227,6 +246,7 @@ class Template:
 
     def __init__(self, s: Session, of: Followed) -> None:
         heard, (f0, w0, p0, l0), (f1, w1, p1, l1) = s.guards.heard, of.heard, of.heard_to
+        given = of.arguments
         assert heard is not None and of.module.source is not None
         self.root = of.module.source
         self.under: dict[Source, bool] = {self.root: True}
@@ -236,7 +256,9 @@ class Template:
         self.facts: list[tuple[int, Fact, tuple]] = []
         self.of_several: list[tuple[Source, Fact]] = []
         seen = set()
-        for source, fact in heard.facts[f0:f1]:
+        for at, (source, fact) in enumerate(heard.facts[f0:f1], f0):
+            if at in heard.indices and given.holder_at(heard.indices[at]) is not None:
+                continue  # which element it is does not matter, as long as it looks alike
             key = (source, type(fact), fact.key)
             if key not in seen:
                 seen.add(key)
@@ -251,6 +273,9 @@ class Template:
                     self.number(spoken_of)
         if not all(fact.of_object for _, fact in self.of_several):
             raise Differs("a condition on several numbers")
+        for reading in given.readings:
+            if reading.source is not None and self.is_under(reading.source):
+                self.number(reading.source)
         new = {id(obj) for obj in of.new}
         self.wrapped = [(self.number(source), obj, id(obj) in new)
                         for source, obj in dict(reversed(heard.wrapped[w0:w1])).items() if self.is_under(source)]
@@ -331,47 +356,69 @@ class Siblings:
             s.guards.heard = None
         self.known: dict[tuple, list[Followed]] = {}
         self.unsettled: list[tuple[Source, object]] = []
+        self.findable = Findable(s)
 
     def close(self) -> None:
         self.known.clear()
+        self.findable.restart()
         self.unsettled.clear()
         self.s.guards.heard, self.s.arguments = None, ()  # the guards outlive the capture; no object of the program may
 
     def takes(self, fn: FunctionValue, first: Value) -> bool:
         """Whether a call of a function with that first argument may be told by another one. What a function that was
         made while capturing reads, its cells, is no argument, and changes unseen."""
-        return (self.on and type(first) is ModuleObject and first.obj is not None and first.source is not None
-                and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN and not self.s.levels)
-
-    def findable(self) -> dict[int, Value] | None:
-        """What was made while capturing, may change, and was put where a call may find it: into an object that was
-        there before, say. Nothing tells that a call has read it. By identity; None where it is not known."""
-        found: dict[int, Value] = {}
-        if len(self.s.effects.log) > 10 * _MOST:
-            return None
-        known = all(_reach(effect.args, found) for effect in self.s.effects.log) and _reach(
-            list(self.s.states.now.values()), found)
-        return found if known else None
+        return (self.on and type(first) in (ModuleObject, ObjectValue) and first.obj is not None  # type: ignore
+                and first.source is not None and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN
+                and not self.s.levels)
 
     def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
              follow: Callable[[], Value]) -> Value:
         """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
         s, module = self.s, args[0]
-        if (not self.is_untouched(module) or (findable := self.findable()) is None
-            or (arguments := given(args, kwargs)) is None):
+        if type(module) is not ModuleObject:
+            return self.again(fn, args, kwargs, follow)
+        if not self.is_untouched(module) or (findable := self.findable.now()) is None:
+            return follow()
+        arguments = Given(findable)
+        if not arguments.arguments(args, kwargs):
             return follow()
         known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
         for followed in list(known):
             if not followed.still_holds(s, findable):
                 known.remove(followed)
-            elif (result := self.told(followed, fn, module, arguments)) is not None:
+            elif (result := self.told(followed, fn, module, arguments.anew())) is not None:
                 return result
         if len(known) >= _KEPT:
             return follow()
         followed = Followed(s, fn, module, arguments)
-        result = follow()
+        arguments.watch()
+        try:
+            result = follow()
+        finally:
+            arguments.unwatch()
         if followed.over(s, result):
             known.append(followed)
+        return result
+
+    def again(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
+              follow: Callable[[], Value]) -> Value:
+        """What a call of a method of any other object gives: where the same call has done nothing but give an answer,
+        and nothing that it may have read was changed since, it gives that again."""
+        s = self.s
+        if s.guards.heard is None or (findable := self.findable.now()) is None:
+            return follow()
+        arguments = Given(findable)
+        if not arguments.arguments(args, kwargs) or arguments.tensors or arguments.holds_made:
+            return follow()
+        key = (fn.code, id(args[0]), arguments.looks)
+        for followed in self.known.get(key, ()):
+            if followed.fn.obj is fn.obj and followed.still_holds(s, findable):
+                at = followed.arguments.at(followed.result)
+                return followed.result if at is None else arguments.values[at]
+        followed = Followed(s, fn, args[0], arguments)
+        result = follow()
+        if followed.over(s, result) and followed.is_answer():
+            self.known[key] = [followed]
         return result
 
     def is_untouched(self, module: ModuleObject) -> bool:
@@ -384,13 +431,15 @@ class Siblings:
     def told(self, of: Followed, fn: FunctionValue, module: ModuleObject, arguments: Given) -> Value | None:
         """The result of a call as another one tells it; None where it does not."""
         s = self.s
-        if fn.obj is not of.fn.obj or of.tried >= _KEPT:
+        if fn.obj is not of.fn.obj or of.tried >= _KEPT * (1 + of.tells):
             return None
         mark = s.journal.checkpoint()
         try:
             if of.template is None:
                 of.template = Template(s, of)
-            return Telling(s, of, of.template, module, arguments).run()
+            result = Telling(s, of, of.template, module, arguments).run()
+            of.tells += 1
+            return result
         except Differs:
             of.tried += 1
             s.journal.rollback(mark)
@@ -415,12 +464,15 @@ class Telling:
         self.objects = (module.obj, *s.arguments)
         self.locs: dict[Loc | None, Loc | None] = {None: None}
         self.caller = s.recording.location()
-        self.values = dict(zip(map(id, of.arguments.values), arguments.values))
+        self.values: dict[int, Value] = {}
 
     def run(self) -> Value:
         s, of, template = self.s, self.of, self.template
         objects = self.check()
         assert of.stretch is not None
+        if not self.arguments.matches(of.arguments, self.element):
+            raise Differs("something else is read of what the program has made")
+        self.values = dict(zip(map(id, of.arguments.values), self.arguments.values))
         pairs = list(zip(of.arguments.tensors, self.arguments.tensors))
         copy = stretch.Copy(s.tracer, of.stretch, pairs, self.make_input, self.place)
         if not copy.run():
@@ -438,7 +490,26 @@ class Telling:
             if not is_leaf(obj):
                 s.heap.keep(obj)
                 s.siblings.unsettled.append((at, obj))
+        for place, name, value in of.writes:
+            self.arguments.values[place].attrs.put(s, name, self.result(value, copy))  # type: ignore[attr-defined]
+        for place, value in of.arguments.appended:
+            self.arguments.values[place].extend(s, [self.result(value, copy)])  # type: ignore[attr-defined]
         return self.result(of.result, copy)
+
+    def element(self, sequence: ListValue, reading: Reading) -> Value | None:
+        """What is read of a list; None for nothing."""
+        index, source = reading.key, reading.source
+        if source is not None:
+            moved = self.moved(source)
+            if moved is not source:
+                index = self.object_at(source)
+            with self.s.guards.asked_as_index_of(sequence):
+                self.s.guards.add(moved, facts.Equals(index))
+            source = moved
+        assert sequence._held is not None
+        if type(index) is not int or not -len(sequence._held) <= index < len(sequence._held):
+            return None
+        return sequence.pick(index, source)
 
     def moved(self, source: Source) -> Source:
         return self.sources[self.template.number(source)] if self.template.is_under(source) else source
@@ -466,6 +537,8 @@ class Telling:
                 raise Differs("something is read anew at each call")
             if obj is not counterparts.get(id(first), first) and (not is_new or id(obj) in known):
                 raise Differs("an object is one that is known otherwise")
+            if obj is not first and isinstance(first, torch.Tensor) and _type_of(obj) != _type_of(first):
+                raise Differs("a tensor is of another type")  # asked here, before anything is made a value
             if (counterparts.setdefault(id(first), obj) is not obj
                 or taken.setdefault(id(obj), id(first)) != id(first)):
                 raise Differs("other objects are the same")
@@ -523,10 +596,14 @@ class Telling:
         if self.of.is_older(value):
             return value  # it is the same one for both
         handle, elements = self.of.handles.get(id(value)), self.of.elements.get(id(value))
+        attributes = self.of.objects.get(id(value))
         if handle is not None:
             made: Value = self.s.recording.tensor_of(copy.handle(handle))
         elif elements is not None:
             made = type(value)([self.result(v, copy) for v in elements])  # type: ignore[call-arg]
+        elif attributes is not None:
+            made = self.values[id(value)] = ObjectValue(value.cls)  # type: ignore[attr-defined]
+            made.attrs.update({name: self.result(v, copy) for name, v in attributes.items()})
         else:
             return value
         return self.values.setdefault(id(value), made)

@@ -25,6 +25,7 @@ from .text import TensorText
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
     from ..emit import Emitter
+    from ..given import Given
     from ..operators import Binary, Comparison
     from ..session import Session
     from ..source import Source
@@ -185,64 +186,96 @@ class ContainerValue(ObjectValue):
 
 
 class SequenceValue(ContainerValue):
-    """Lists, tuples and deques. ``elements`` is filled from the real object at first use."""
+    """Lists, tuples and deques. ``elements`` is filled from the real object at first use.
+
+    Attributes:
+        watched: by whom each reading of a list is noted.
+    """
 
     is_sequence = True
+    watched: tuple[Given, ...] = ()
 
     def __init__(self, elements: list[Value] | None = None, cls=None, obj: object = None,
                  source: Source | None = None) -> None:
         super().__init__(cls or self.builtin, obj, source)
-        self._elements = None if elements is None else list(elements)
+        self._held = None if elements is None else list(elements)
         self.tail: tuple = ()  # appended before the elements were needed
+
+    @property
+    def _elements(self) -> list[Value] | None:
+        for given in self.watched:
+            given.reads(self, "elements", None, self._held)
+        return self._held
+
+    @_elements.setter
+    def _elements(self, elements: list[Value] | None) -> None:
+        self._held = elements
+
+    def count(self) -> int:
+        """The number of elements of a made one."""
+        assert self._held is not None
+        for given in self.watched:
+            given.reads(self, "length", None, len(self._held))
+        return len(self._held)
+
+    def pick(self, index: int, source: Source | None) -> Value:
+        """One element of a made one. ``source``: of the number that is its index."""
+        assert self._held is not None
+        for given in self.watched:
+            given.reads(self, "element", index, self._held[index], source)
+        return self._held[index]
 
     def extend(self, s: Session, values: list[Value]) -> None:
         """Append to the elements; those of a real list that are not known yet need not be for that."""
-        if self._elements is None:
+        if self._held is None:
             self.pytype(s)
             s.set_field(self, "tail", (*self.tail, *values))
         else:
-            s.set_elements(self, self._elements + list(values))
+            for given in self.watched:
+                given.appends(self, values)
+            s.set_field(self, "_held", self._held + list(values))
 
     def load(self, s: Session) -> list[Value]:
         """Wrap the real elements; their number becomes a guard."""
-        if self._elements is None and self.tail:
+        if self._held is None and self.tail:
             tail, self.tail = self.tail, ()
             try:
                 elements = self.load(s)
             finally:
-                self._elements, self.tail = None, tail
+                self._held, self.tail = None, tail
             s.set_elements(self, [*elements, *tail])
-        if self._elements is None:
+        if self._held is None:
             self.pytype(s)
             elements = src.raw_elements(self.obj)
             if self.source is not None:
                 s.varying.expect(self.source, len(elements), self.builtin)
                 s.guards.add(self.source, facts.Length(len(elements)))
             subscript = src.raw_subscript(self.obj)
-            self._elements = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
-                              for i, v in enumerate(elements)]
-        return self._elements
+            self._held = [s.wrap(v, src.Item(self.source, i, subscript) if self.source is not None else None)
+                          for i, v in enumerate(elements)]
+        return self.elements
 
     @property
     def elements(self) -> list[Value]:
-        if self._elements is None:
+        found = self._elements
+        if found is None:
             raise Unsupported("a container is used before it is loaded", kind="internal")
-        return self._elements
+        return found
 
     @property
     def is_untouched(self) -> bool:
-        return self._elements is None and not self.tail and self.source is not None
+        return self._held is None and not self.tail and self.source is not None
 
     def plain_length(self, s: Session) -> IntExpr:
-        if self._elements is None and self.source is not None and self.cls is self.builtin is not bytearray:
+        if self._held is None and self.source is not None and self.cls is self.builtin is not bytearray:
             self.pytype(s)
             return self.real_length(s) + len(self.tail)
-        return len(self.load(s))
+        return self.count() if self.watched else len(self.load(s))
 
     def single(self, s: Session, index: int) -> Value | None:
         """The element at an index of a real container that is read for nothing else, or None: its length is no fact
         then."""
-        if (self._elements is not None or self.source is None or self.cls is not self.builtin
+        if (self._held is not None or self.source is None or self.cls is not self.builtin
             or self.builtin is bytearray):
             return None
         if index < 0:
@@ -290,6 +323,11 @@ class SequenceValue(ContainerValue):
         if key.is_slice:
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
+        if self.watched and self._held is not None:
+            with s.guards.asked_as_index_of(self):
+                index = key.index(s)
+            if -len(self._held) <= index < len(self._held):
+                return self.pick(index, key.source)
         index = key.index(s)
         found = self.single(s, index)
         return found if found is not None else self.load(s)[self.position(s, key, index)]

@@ -63,13 +63,14 @@ class ObjectValue(Value):
     instance dictionary with what the captured code has read or written so far."""
 
     is_data, is_object = False, True
+    compared = 0  # of a module: how often it was asked which object it is
     # How its class's C code looks attributes up, sets and deletes them, and where the real object has them.
     check_attributes, instance_dict = staticmethod(check_attributes), staticmethod(instance_dict)
     set_real, delete_real = object.__setattr__, object.__delattr__
 
     def __init__(self, cls: type, obj: object = None, source: Source | None = None) -> None:
         self.cls, self.obj, self.source = cls, obj, source
-        self.attrs = Overlay()
+        self.attrs = Overlay(obj is not None)
         self.init_args: tuple = ()
         self.was_raised = False  # of an exception
 
@@ -769,9 +770,7 @@ def _bound(cls: type, name: str, owner: object) -> object:
 
 class ModuleObject(ObjectValue):
     """A ``torch.nn.Module``: its ``__getattr__`` is the three dictionaries, without inlining Python for each
-    attribute. ``compared``: how often it was asked which object it is."""
-
-    compared = 0
+    attribute."""
 
     def identity(self) -> tuple[str, int]:
         self.compared += 1

@@ -118,7 +118,7 @@ class WrapperTensor(SubclassTensor):
                  made: tuple[list[Value], dict[str, Value]] = ((), {})) -> None:  # type: ignore[assignment]
         super().__init__(None, obj, source)
         self.cls, self.made = cls, made
-        self.attrs = Overlay()
+        self.attrs = Overlay(obj is not None)
         self.carriers: dict | None = None  # see ``subclass_gradients``
 
     def identity(self) -> tuple[str, int]:
