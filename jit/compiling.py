@@ -27,6 +27,7 @@ from .graph.passes.attention import fuse_attention
 from .graph.passes.few_queries import attend_few_queries
 from .graph.passes.convolutions import separate_bias
 from .graph.passes.gradients import without_gates
+from .graph.passes.seeds import merge_seeds
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
 from .graph import rounds
@@ -95,6 +96,7 @@ def _recorded() -> str:
 
 def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str | None = None) -> Plan:
     """A plan without gradients; for ``hidden`` see ``_with_library_views``, for ``graphs`` ``schedule``."""
+    graph = merge_seeds(graph)
     repeat = in_parts.repeat_of(graph)
     if repeat is not None:
         compiled = in_parts.without_gradients(graph, repeat, unaligned, _recorded() if graphs is None else graphs,
@@ -145,6 +147,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
 def compile_joint_in_parts(graph: Graph, unaligned: frozenset[int], gradient: Gradient,
                            second: Callable) -> Plan | None:
     """As ``compile_joint``, for a graph of which a part is repeated, and which can be compiled in parts."""
+    graph = merge_seeds(graph)
     repeat = in_parts.repeat_of(graph)
     if repeat is None:
         return None

@@ -197,16 +197,19 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
     sides = [side for part in repeat.parts if (side := ways.of(part)) is not None]
     if len(sides) < len(repeat.parts) or not ways.given_to_parts():
         return None
-    halves = [_halves(graph, part, side, gradient) for part, side in zip(repeat.parts, sides, strict=True)]
-    if not all(ways.found(part, side, half) for part, side, half in zip(repeat.parts, sides, halves, strict=True)):
-        return None
-    if not ways.fit() or not all(_apart_from_others(graph, part, half, gradient)
-                                 for part, half in zip(repeat.parts, halves, strict=True)):
-        return None
-    joined = _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin)
-    read = joined.uses(ways.reach) if len(gradient.tangents) > 1 else None
-    if read is not None and kept_for_others(joined.saved_places(), read, gradient.watched, gradient.unsaid):
-        return None
+    changed, loose = (*gradient.changed, *gradient.fragile), gradient.loose
+    while True:
+        halves = [_halves(graph, part, side, changed, loose) for part, side in zip(repeat.parts, sides, strict=True)]
+        if not ways.take(sides, halves) or not all(_apart_from_others(graph, part, half, gradient)
+                                                   for part, half in zip(repeat.parts, halves, strict=True)):
+            return None
+        joined = _Joined(graph, repeat, sides, halves, gradient, unaligned, graphs, begin)
+        read = joined.uses(ways.reach) if len(gradient.tangents) > 1 else None
+        more = read and kept_for_others(joined.saved_places(), read, gradient.watched, gradient.unsaid)
+        if not more:
+            break
+        changed += tuple(k for kind, k in more if kind == "input")
+        loose += tuple(k for kind, k in more if kind == "output")
     try:
         return joined.run(ways.reach, read)
     except Mismatch:  # of a sum
@@ -245,7 +248,7 @@ class _Ways:
                     if i in self.through:
                         self.reach[i] = self.reach.get(i, 0) | self.reach[n]
         self.expected: dict[Node, TensorType] = {}  # of the gradients of what goes on between parts
-        self.given: dict[Node, list[TensorType]] = {n: [layout.empty_like(n.type)] for n in self.roots}
+        self.given: dict[Node, list[TensorType]] = {}
 
     def of(self, part: Part) -> _Side | None:
         """Those of a part, each time that it is done; None where they are others at other times."""
@@ -267,6 +270,11 @@ class _Ways:
     def given_to_parts(self) -> bool:
         """Whether what the whole is given goes to a part."""
         return {n for part in self.repeat.parts for results in part.results for n in results}.issuperset(self.roots)
+
+    def take(self, sides: list[_Side], halves: list[Halves]) -> bool:
+        """Whether these halves of the parts fit together."""
+        self.expected, self.given = {}, {n: [layout.empty_like(n.type)] for n in self.roots}
+        return all(map(self.found, self.repeat.parts, sides, halves)) and self.fit()
 
     def found(self, part: Part, side: _Side, halves: Halves) -> bool:
         """Whether there is a gradient wherever another part asks for it."""
@@ -297,10 +305,11 @@ def _apart_from_others(graph: Graph, part: Part, halves: Halves, gradient: Gradi
     return all(n.op == "input" or base_of(n).op != "input" and (n in kept or base_of(n) not in shown) for n in saved)
 
 
-def _halves(graph: Graph, part: Part, side: _Side, gradient: Gradient) -> Halves:
-    loose = {graph.outputs[k].node for k in gradient.loose}
-    written = tuple(_read(part, graph, {*gradient.changed, *gradient.fragile}))
-    results = tuple(sorted({k for nodes in part.results for k, n in enumerate(nodes) if n in loose}))
+def _halves(graph: Graph, part: Part, side: _Side, changed: tuple[int, ...], loose: tuple[int, ...]) -> Halves:
+    """The halves of a part. ``changed``, ``loose``: the graph's inputs and outputs that are not saved themselves."""
+    outputs = {graph.outputs[k].node for k in loose}
+    written = tuple(_read(part, graph, {*changed}))
+    results = tuple(sorted({k for nodes in part.results for k, n in enumerate(nodes) if n in outputs}))
     with logs.timed("autodiff"):
         joint = differentiate(part.graph, side.wrt, side.tangents)
         joint.graph = channels_last(joint.graph)

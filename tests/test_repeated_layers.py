@@ -188,12 +188,6 @@ def numbers(layers, x):
     return x
 
 
-def random(layers, x):
-    for layer in layers:
-        x = F.dropout(layer(x), 0.5)
-    return x
-
-
 def written(layers, x):
     for layer in layers:
         x = layer(x)
@@ -201,10 +195,10 @@ def written(layers, x):
     return x
 
 
-@pytest.mark.parametrize("program", [numbers, random, written])
+@pytest.mark.parametrize("program", [numbers, written])
 @torch.no_grad()
 def test_what_is_not_taken_apart(found, program):
-    """Other numbers in each layer, random numbers, and changes of tensors that were there before."""
+    """Other numbers in each layer, and changes of tensors that were there before."""
     ours, theirs = blocks(make=lambda: Block()), blocks(make=lambda: Block())
     for layer in (*ours, *theirs):
         for p in layer.parameters():
@@ -212,8 +206,7 @@ def test_what_is_not_taken_apart(found, program):
     x = torch.randn(2, 5, 16)
     got, expected = jit.compile(lambda x: program(ours, x))(x), program(theirs, x)
     assert not found
-    if program is not random:
-        close(got, expected)
+    close(got, expected)
 
 
 @torch.no_grad()

@@ -177,7 +177,9 @@ class _Description:
         found = self._numbers.get(n)
         if found is not None:
             return found
-        if n not in self.alike.storages or n in self._members or n.op in VIEWS or n.op in fusion.SOURCES:
+        if n.op in VIEWS and n in self.alike.storages:  # memory of its own
+            kind, inputs = self.alike.number(("input", n.type), ("input", {}, n.type)), []
+        elif n not in self.alike.storages or n in self._members or n.op in VIEWS or n.op in fusion.SOURCES:
             kind, inputs = self.alike.kind(n), [self.value(i) for i in n.inputs]
         else:  # read from memory, where nothing matters but its type, and the numbers that say how large it may be
             kind = self.alike.number((n.op, n.type), (n.op, {}, n.type))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class Storage:
     """Memory behind a materialised value, which is needed from step ``first`` to step ``last``. ``kind``: input, extern
-    (made by the library), alloc (a tensor of its own) or temp (a part of the arena). ``loose``: it may start anywhere
-    in another tensor."""
+    (made by the library), alloc (a tensor of its own), temp (a part of the arena) or part (of ``whole``, from element
+    ``offset`` on). ``loose``: it may start anywhere in another tensor."""
 
     kind: str
     slot: int
@@ -31,6 +31,8 @@ class Storage:
     last: int = -1
     nbytes: object = 0
     loose: bool = False
+    whole: Storage | None = None
+    offset: int = 0
 
     @property
     def dtype(self) -> torch.dtype:

@@ -62,6 +62,11 @@ class PlanWriter:
 
     def begin(self, s: Storage) -> int:
         """The slot of a storage, allocated at its first use."""
+        if s.kind == "part" and id(s) not in self.begun:
+            assert s.whole is not None
+            self.begun.add(id(s))
+            self.add(View(s.slot, self.begin(s.whole), self.regs.regs(s.type.shape), self.regs.regs(s.type.strides),
+                          self.regs.reg(s.offset)))
         if s.kind in ("alloc", "temp") and id(s) not in self.begun:
             self.begun.add(id(s))
             t = s.type

@@ -9,7 +9,7 @@ a dimension is ``LOOSE``: an operand that is broadcast along it is in step all t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from ..graph.dims import is_one, same, segments, size_hint
@@ -186,11 +186,14 @@ def unaliased(node: Node) -> Node:
 
 def offset_in_base(node: Node) -> int:
     """The element offset of a view in its base."""
-    total = 0
-    while node.op in VIEWS:
-        absolute, offset = view_offset(node)
-        total = total + offset
-        if absolute:
-            break
-        node = node.inputs[0]
-    return total
+    return in_memory(node, lambda n: None)[1]
+
+
+def in_memory(node: Node, places: Callable[[Node], object | None]) -> tuple[Node, int]:
+    """What is in memory under a chain of views, the base if no view before it has a place of its own, and the element
+    offset of ``node`` there."""
+    total, absolute = 0, False
+    while node.op in VIEWS and places(node) is None:
+        begins_anew, offset = view_offset(node)
+        total, absolute, node = total if absolute else total + offset, absolute or begins_anew, node.inputs[0]
+    return node, total

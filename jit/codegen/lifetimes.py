@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .buffers import nbytes
-from .indexing import base_of
+from .indexing import VIEWS, base_of, offset_in_base
 from .library_calls import computed_here, out_form
 
 if TYPE_CHECKING:
+    from ..graph.ir import Node
     from .buffers import Buffers
 
 
@@ -37,10 +38,11 @@ def find_lifetimes(b: Buffers) -> None:
     for n in [*own, *[base_of(o.node) for o in b.graph.outputs if o.mutates is not None]]:
         b.uses.setdefault(n, []).append(end)
     own |= b.aliased
-    for n, s in b.storages.items():
+    wholes = set(_seeds(b))
+    for n, s in list(b.storages.items()):
         if s.kind == "extern":
             s.last = max([s.first, *b.uses.get(n, ())])
-            if out_form(n) or computed_here(n):  # it writes into memory of ours
+            if n not in wholes and (out_form(n) or computed_here(n)):  # it writes into memory of ours
                 s.kind, s.nbytes = "alloc" if n in own else "temp", nbytes(n.type)
     for t, step in enumerate(order):
         for n in [m.node for m in step.members if m.node in stored]:
@@ -48,3 +50,18 @@ def find_lifetimes(b: Buffers) -> None:
                 s = b.storages[n] = b.add("alloc" if n in own else "temp", n.type, t, max([t, *b.uses.get(n, ())]))
                 s.nbytes = nbytes(n.type)
             b.storages[n].last = max(b.storages[n].last, t)
+
+
+def _seeds(b: Buffers) -> list[Node]:
+    """Give each seed that was drawn with others memory of its own, a part of theirs: a kernel that reads it is the same
+    one for all. -> those that were drawn with others."""
+    found = []
+    for seed in [n.inputs[0] for n in b.graph.nodes if n.op == "random_bits"]:
+        while seed.op in VIEWS and seed.op != "slice":
+            seed = seed.inputs[0]
+        whole = b.storages.get(seed.inputs[0]) if seed.op == "slice" and seed not in b.storages else None
+        if whole is not None and whole.kind in ("input", "extern") and type(seed.attrs["start"]) is int:
+            s = b.storages[seed] = b.add("part", seed.type)
+            s.whole, s.offset, s.loose, whole.loose = whole, offset_in_base(seed), True, True
+            found.append(seed.inputs[0])
+    return found

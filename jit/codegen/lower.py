@@ -216,12 +216,11 @@ class Emitter:
 
     def _value(self, node: Node, index: tuple[IntExpr, ...], mask: str | None) -> str:
         if node.op in VIEWS:
-            base = indexing.base_of(node)
+            base, offset = indexing.in_memory(node, self.places)
             if base not in self.members and base.op not in fusion.SOURCES:
                 place = self.places(base)
                 if place is not None:
-                    view = Place(place.storage, node.type.strides, place.offset + indexing.offset_in_base(node),
-                                 place.dtype)
+                    view = Place(place.storage, node.type.strides, place.offset + offset, place.dtype)
                     return self.load(view, index, mask, node.type.shape)
             # Of values that are told by their place in memory, if they are not all the same.
             if node.op == "as_strided" and base.op in fusion.SOURCES:

@@ -244,7 +244,7 @@ class Planner:
     def is_aligned(self, storage: Storage) -> bool:
         if storage.kind == "input":
             return storage.slot not in self.options.unaligned
-        return storage.kind != "extern" or not storage.loose
+        return storage.kind not in ("extern", "part") or not storage.loose
 
     def _runs(self) -> Iterator[tuple[Kernel, tuple]]:
         """The kernels that are launched, in order, and what is compiled for each."""

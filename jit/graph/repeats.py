@@ -22,6 +22,7 @@ from .passes.cse import attributes_key
 from .prims import VIEWS, base_of, info
 
 _GRAM = 8  # operations in a row by which a stretch is recognised
+_CANDIDATES = 8  # distances that are tried
 MIN_WINDOWS = 16  # fewer are not worth it
 MIN_NODES = 400  # of all windows
 
@@ -56,15 +57,15 @@ class Repeat:
 
 def find(graph: Graph) -> Repeat | None:
     """The graph in parts; None where it has no stretch that is repeated often. Sizes have to be known, and nothing may
-    be done but for its result."""
+    be done but for its result and for random numbers."""
     if any(o.mutates is not None for o in graph.outputs) or graph.env.symbols:
         return None
     nodes = [n for n in graph.nodes if n.op != "input"]
-    if len(nodes) < MIN_NODES or any(n.impure and n.repeatable is False for n in nodes):
+    if len(nodes) < MIN_NODES or not all(n.repeatable or n.attrs.get("target", "").startswith("aten::") for n in nodes):
         return None
     ops = [n.op for n in nodes]
     period = _period(ops)
-    if period is None or _longest(ops, period)[1] < MIN_WINDOWS * period:
+    if period is None:
         return None
     start, length = _longest([_looks(n) for n in nodes], period)
     if length < MIN_WINDOWS * period:
@@ -101,7 +102,8 @@ def _looks(n: Node) -> tuple:
 
 
 def _period(ops: list[str]) -> int | None:
-    """The distance at which most runs of operations come again."""
+    """The distance at which runs of operations come again, of those that are met most the one at which the longest
+    stretch does: within a layer there are runs that come again, too. None where no stretch is long enough."""
     last: dict[tuple, int] = {}
     votes: collections.Counter[int] = collections.Counter()
     for k in range(_GRAM, len(ops) + 1):
@@ -109,7 +111,9 @@ def _period(ops: list[str]) -> int | None:
         votes[k - last.get(gram, k)] += 1
         last[gram] = k
     del votes[0]  # those that were met for the first time
-    return votes.most_common(1)[0][0] if votes else None
+    lengths = {period: _longest(ops, period)[1] for period, _ in votes.most_common(_CANDIDATES)}
+    found = [period for period, length in lengths.items() if length >= MIN_WINDOWS * period]
+    return max(found, key=lambda period: (lengths[period], -period), default=None)
 
 
 def _longest(looks: list, period: int) -> tuple[int, int]:
@@ -158,7 +162,7 @@ def _windows(nodes: list[Node], places: dict[Node, int], start: int, most: int,
                 elif (own.setdefault(a, b) is not b or stands_for.setdefault(b, a) is not a or a.type != b.type
                       or at <= places.get(b, -1) < at + period):
                     return count, roles
-        if count and not all(_goes_on(roles[a], b, places, at, period) for a, b in own.items()):
+        if count and not all(_goes_on(roles[a], b, places, start, at, period) for a, b in own.items()):
             return count, roles
         for a, b in own.items():
             roles.setdefault(a, []).append(b)
@@ -166,13 +170,13 @@ def _windows(nodes: list[Node], places: dict[Node, int], start: int, most: int,
     return count, roles
 
 
-def _goes_on(before: list[Node], b: Node, places: dict[Node, int], at: int, period: int) -> bool:
-    """Whether the window at ``at`` may read ``b`` where those before it have read others: the same one as all, an input
-    of the graph, or from the window before it."""
+def _goes_on(before: list[Node], b: Node, places: dict[Node, int], start: int, at: int, period: int) -> bool:
+    """Whether the window at ``at`` may read ``b`` where those before it have read others: the same one as all, each an
+    input of the graph or what was computed before all windows, or from the window before it."""
     if all(b is other for other in before):
         return True
-    if b.op == "input" or before[-1].op == "input" and len(before) > 1:
-        return all(other.op == "input" for other in (b, *before))
+    if places.get(b, -1) < start or places.get(before[-1], -1) < start and len(before) > 1:
+        return all(places.get(other, -1) < start for other in (b, *before))
     place = places[b]
     return at - period <= place < at and (len(before) == 1 or place - places[before[-1]] == period)
 

@@ -28,7 +28,7 @@ class _Merged(Transform):
     def __init__(self, graph: Graph, runs: dict) -> None:
         super().__init__(graph)
         self.runs = runs
-        self.parts: dict = {}  # seed -> (the call that takes all of its run, its number among them)
+        self.parts: dict = {}  # seed -> its part of what the call gives that takes all of its run
 
     def visit(self, n: Node) -> Node:
         if n in self.runs:
@@ -36,8 +36,7 @@ class _Merged(Transform):
             low, high, _, *rest = n.attrs["args"]
             attrs = {**n.attrs, "args": (low, high, (len(run),), *rest)}
             whole = self.node(n.op, (), attrs, TensorType.contiguous((len(run),), n.dtype, n.device))
-            self.parts.update({seed: (whole, k) for k, seed in enumerate(run)})
-        if n not in self.parts:
-            return self.keep(n)
-        whole, k = self.parts[n]
-        return self.keep(n, (whole,), "slice", {"dim": 0, "start": k, "length": 1, "step": 1})
+            # All of them here: what repeats itself behind this is alike then.
+            self.parts.update({seed: self.keep(seed, (whole,), "slice", {"dim": 0, "start": k, "length": 1, "step": 1})
+                               for k, seed in enumerate(run)})
+        return self.parts.get(n) or self.keep(n)
