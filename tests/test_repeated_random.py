@@ -1,5 +1,5 @@
-"""Layers that draw random numbers are compiled once, too: the numbers are those of the whole graph, drawn in the order of
-the program, and a backward makes the same ones again."""
+"""Layers that draw random numbers are compiled once, too: the numbers are those of the whole graph, drawn in the order
+of the program, and a backward makes the same ones again."""
 
 import re
 
@@ -14,7 +14,8 @@ assert found  # a fixture
 
 
 class Dropping(Block):
-    """As layers of transformers are: behind the attention and behind the feed-forward net, and noise of another kind."""
+    """As layers of transformers are: behind the attention and behind the feed-forward net, and noise of other
+    kinds."""
 
     p, kind = 0.25, "dropout"
 

@@ -232,7 +232,8 @@ class Twice(Keeping):
 @pytest.mark.parametrize("cls, least", [
     (Asking, 0), (Scaling, 0), (Noting, 0), (Summing, 0), (Counting, 0), (Adding, N - 2), (Appending, N - 2),
     (AppendingStates, 0), (ReadingBack, 0), (Measuring, N - 2), (Setting, 0), (Comparing, 0), (Backwards, 0),
-    (FromTheEnd, N - 2), (Deleting, 0), (Looking, N - 2), (LookingAfter, 0), (Tabling, 0), (Twice, N - 2)], ids=lambda v: getattr(
+    (FromTheEnd, N - 2), (Deleting, 0), (Looking, N - 2),
+    (LookingAfter, 0), (Tabling, 0), (Twice, N - 2)], ids=lambda v: getattr(
         v, "__name__", ""))
 def test_layers(told, cls, least, grad):
     torch.manual_seed(1)

@@ -84,13 +84,16 @@ class Source:
             known = self.__dict__["_root"] = base.root
         return known
 
-    @functools.cached_property
+    @property
     def watched(self) -> bool:
         """True when the chain starts at an object known by identity, so that no call argument is involved, and what it
         passes is expected to stay."""
-        if self.fresh or not self.stays:
-            return False
-        return isinstance(self, (Const, Weak)) if self.base is None else self.base.watched
+        known = self.__dict__.get("_watched")
+        if known is None:
+            base = self.base
+            known = self.__dict__["_watched"] = not self.fresh and self.stays and (
+                isinstance(self, (Const, Weak)) if base is None else base.watched)
+        return known
 
 
 def _hashed_once(cls: type[_Kind]) -> type[_Kind]:
