@@ -89,6 +89,7 @@ class Course:
         calls: (number of a part, names of what it is given, names of what it gives; None for what nobody reads), in
             order; of number ``SUM`` are the sums of what they are given.
         results: names.
+        sums: names of sums, and of which types they have to be.
     """
 
     graphs: tuple[PackedGraph, ...]
@@ -97,25 +98,27 @@ class Course:
     types: tuple[TensorType, ...]
     calls: tuple[tuple[int, tuple, tuple], ...]
     results: tuple[tuple, ...]
+    sums: tuple[tuple[tuple, TensorType], ...]
 
     def plan(self, compiled: list[CompiledGraph], registers: Registers, graphs: str, begin: Begin,
              missing: Collection[tuple] = ()) -> CompiledGraph:
         """The whole, of its compiled parts. ``missing``: what is not given. Raises Mismatch."""
         stamper = Stamper(self.inputs, registers)
         stamper.types.update(zip(self.inputs[-len(self.types):], self.types, strict=True))
-        adding: dict[tuple[TensorType, ...], CompiledGraph] = {}
+        adding: dict[tuple, CompiledGraph] = {}
+        wanted = dict(self.sums)
         for number, reads, results in self.calls:
             if number != SUM:
                 stamper.stamp(compiled[number], reads, results)
                 continue
             there = [name for name in reads if name not in missing]
-            if len(there) < 2:
+            types, type_ = tuple([stamper.types[name] for name in there]), wanted.get(results[0])
+            if not there or len(there) == 1 and type_ in (None, *types):
                 stamper.rename((there or reads)[0], results[0])
                 continue
-            types = tuple([stamper.types[name] for name in there])
-            if types not in adding:
-                adding[types] = begin(_sum(types), graphs="never", registers=registers)()
-            stamper.stamp(adding[types], there, results)
+            if (types, type_) not in adding:
+                adding[types, type_] = begin(_sum(types, type_), graphs="never", registers=registers)()
+            stamper.stamp(adding[types, type_], there, results)
         return together([*compiled, *adding.values()], stamper, self.results, graphs)
 
     def missing(self, given: Sequence[bool]) -> set[tuple]:
@@ -137,11 +140,14 @@ class Course:
         return [found[number] for number in range(len(self.graphs))]
 
 
-def _sum(types: Sequence[TensorType]) -> Graph:
-    """The graph of the sum of tensors of these types."""
+def _sum(types: Sequence[TensorType], wanted: TensorType | None) -> Graph:
+    """The graph of the sum of tensors of these types, laid out as ``wanted``."""
     b = Builder(ShapeEnv())
     inputs = [b.node("input", (), {"index": k}, t) for k, t in enumerate(types)]
-    return Graph(inputs, b.nodes, [Output(functools.reduce(functools.partial(added, b), inputs))], b.env)
+    total = functools.reduce(functools.partial(added, b), inputs)
+    if wanted is not None and total.type != wanted and total.shape == wanted.shape:
+        total = b.clone(total, wanted.strides)
+    return Graph(inputs, b.nodes, [Output(total)], b.env)
 
 
 def course_of(*fields: Any) -> Callable[[], Course]:
@@ -211,7 +217,7 @@ def with_gradients(graph: Graph, repeat: Repeat, unaligned: frozenset[int], grad
         changed += tuple(k for kind, k in more if kind == "input")
         loose += tuple(k for kind, k in more if kind == "output")
     try:
-        return joined.run(ways.reach, read)
+        return joined.run(ways.reach, read, ways.sums())
     except Mismatch:  # of a sum
         return None
 
@@ -274,7 +280,7 @@ class _Ways:
     def take(self, sides: list[_Side], halves: list[Halves]) -> bool:
         """Whether these halves of the parts fit together."""
         self.expected, self.given = {}, {n: [layout.empty_like(n.type)] for n in self.roots}
-        return all(map(self.found, self.repeat.parts, sides, halves)) and self.fit()
+        return all(map(self.found, self.repeat.parts, sides, halves))
 
     def found(self, part: Part, side: _Side, halves: Halves) -> bool:
         """Whether there is a gradient wherever another part asks for it."""
@@ -282,17 +288,16 @@ class _Ways:
         for results in part.results:
             self.expected.update((results[k], t.type) for k, t in zip(side.tangents, tangents, strict=True))
         for k, at in zip(side.wrt, halves.grads, strict=True):
-            for n in {reads[k] for reads in part.reads} & self.through - self.inputs:
+            for n in [reads[k] for reads in part.reads if reads[k] in self.through and reads[k] not in self.inputs]:
                 if at is None:
                     return False
                 self.given.setdefault(n, []).append(halves.backward.outputs[at].node.type)
         return True
 
-    def fit(self) -> bool:
-        """Whether all gradients are of the types that are expected, but for sums, of which the types are not known
-        yet."""
-        return all(len(types) > 1 or self.expected[n] == types[0]
-                   for n, types in self.given.items() if n in self.through)
+    def sums(self) -> dict[Node, TensorType]:
+        """What has several gradients, or one of another type than is expected, and which is."""
+        return {n: self.expected[n] for n, types in self.given.items()
+                if n in self.through and types != [self.expected[n]]}
 
 
 def _apart_from_others(graph: Graph, part: Part, halves: Halves, gradient: Gradient) -> bool:
@@ -374,8 +379,8 @@ class _Joined:
                         found[at] |= come[k]
         return tuple(found)
 
-    def run(self, reach: dict[Node, int], read: tuple[int, ...] | None) -> Differentiable:
-        """``reach``: see ``_Ways``. ``read``: ``GradSpec.uses``."""
+    def run(self, reach: dict[Node, int], read: tuple[int, ...] | None, sums: dict[Node, TensorType]) -> Differentiable:
+        """``reach``, ``sums``: see ``_Ways``. ``read``: ``GradSpec.uses``."""
         begun, loose = [], []
         for part, halves in zip(self.repeat.parts, self.halves, strict=True):
             own = _read(part, self.graph, self.unaligned)
@@ -387,7 +392,7 @@ class _Joined:
         plans = [(behind(), ahead()) for behind, ahead in begun]
         forward = self.forward([ahead for _, ahead in plans])
         inputs = [self.graph.inputs[i] for i in self.gradient.wrt]
-        course, order = self.course(packed(), tuple(loose), inputs)
+        course, order = self.course(packed(), tuple(loose), inputs, sums)
         backward = course.plan([behind for behind, _ in plans], self.back, self.graphs, self.begin)
         saves = Saves(self.saved_places(), (None,) * len(self.saved))
         return Differentiable(forward, backward, saves, tuple(self.types), tuple(map(order.get, inputs)),
@@ -407,7 +412,7 @@ class _Joined:
     # backward
 
     def course(self, graphs: tuple[PackedGraph, ...], unaligned: tuple[frozenset[int], ...],
-               wrt: list[Node]) -> tuple[Course, dict[Node, int]]:
+               wrt: list[Node], sums: dict[Node, TensorType]) -> tuple[Course, dict[Node, int]]:
         """How the backward is put together, and where the gradients are among its results."""
         found: dict[Node, list[tuple]] = {}  # what there is for the gradient of a node, to be added up
         tangents = [("given", k) for k in range(len(self.gradient.tangents))]
@@ -418,7 +423,7 @@ class _Joined:
 
         def whole(n: Node) -> tuple:
             """The name of a node's gradient, now that there is all of it."""
-            if len(found[n]) > 1:
+            if len(found[n]) > 1 or n in sums:
                 calls.append((SUM, tuple(found[n]), (("gradient", n.id),)))
                 found[n] = [("gradient", n.id)]
             return found[n][0]
@@ -436,7 +441,8 @@ class _Joined:
         order = {n: k for k, n in enumerate(n for n in wrt if n in found)}
         gradients = tuple(map(whole, order))
         return Course(graphs, unaligned, (*[("saved", k) for k in range(len(self.saved))], *tangents),
-                      tuple([layout.empty_like(n.type) for n in roots]), tuple(calls), gradients), order
+                      tuple([layout.empty_like(n.type) for n in roots]), tuple(calls), gradients,
+                      tuple((("gradient", n.id), type_) for n, type_ in sums.items())), order
 
     def backwards(self) -> Iterator[tuple[int, int]]:
         """(number of a part, which time it is done), the last one first."""

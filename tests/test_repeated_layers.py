@@ -25,7 +25,8 @@ def found(monkeypatch):
     def watched(graph):
         repeat = repeats.find(graph)
         if repeat is not None:
-            seen.append((len(repeat.window.reads), sum(n.op != "input" for n in repeat.window.graph.nodes)))
+            window = max(repeat.windows, key=lambda part: len(part.reads))
+            seen.append((len(window.reads), sum(n.op != "input" for n in window.graph.nodes)))
         return repeat
 
     monkeypatch.setattr(in_parts, "find", watched)

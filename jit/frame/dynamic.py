@@ -234,13 +234,14 @@ class Dynamic:
 
     def is_replaced(self, source: Source, obj: object) -> bool:
         """True once there has been another object at a source."""
-        if source not in self.objects:
+        seen = self.objects.get(source, self)
+        if seen is self:
             self.objects[source] = (native().Weak(obj) if holding(obj) == "weak" and not isinstance(obj, torch.Tensor)
                                     else id(obj))
-        seen = self.objects[source]
+            return False
         if seen is not None and (id(obj) != seen if type(seen) is int else seen() is not obj):
-            self.objects[source] = None
-        return self.objects[source] is None
+            seen = self.objects[source] = None
+        return seen is None
 
     def is_symbolic_float(self, source: Source, value: float) -> bool:
         """True if a float is to be computed with, and not a constant: it has changed."""

@@ -47,6 +47,13 @@ class Heard:
         return len(self.facts), len(self.wrapped), len(self.present), len(self.lengths)
 
 
+class _About(set):
+    """What is recorded about one source: (class of the fact, its key). ``noted``: the facts, where they are
+    remembered."""
+
+    noted: list[Fact] | None = None
+
+
 class Guards:
     """All that one capture relies on: an append-only list of (source, ``jit.runtime.facts.Fact``) without repeats. What
     a step that was taken back has relied on stays: it has decided that.
@@ -56,19 +63,19 @@ class Guards:
         state: the fact about torch's own state; a part that few programs read is added to ``state.read`` where it is.
         fresh: slots whose contents are replaced all the time.
         heard: what all that is recorded is added to, as often as it is; None while nothing is.
+        makes_some: whether anything is said of what is made while capturing, as each call of the program makes it.
     """
+
+    makes_some = False
 
     def __init__(self, sizes: SizeFacts) -> None:
         self.sizes = sizes
         self.state = GlobalState()
         self.fresh: set[Source] = set()
         self._rows: list[tuple] = []  # (source, fact)
-        self._seen: set = set()
-        self._kinds: set = set()
-        self._reached: set = set()
+        self._about: dict[Source, _About] = {}
         self._present: dict = {}
         self.heard: Heard | None = Heard()
-        self._noted: dict[Source, list[Fact]] = {}
         self._begun: _Program | None = None
 
     def add(self, source: Source | None, fact: Fact) -> None:
@@ -78,30 +85,38 @@ class Guards:
         if self.heard is not None:
             self.heard.facts.append((source, fact))
             self.heard.hears(source)
-        key = (source, type(fact), fact.key)
-        if key not in self._seen:
-            self._seen.add(key)
-            self._kinds.add(key[:2])
-            self._reached.add(source)
-            self._rows.append((source, fact))
-            if source in self._noted:
-                self._noted[source].append(fact)
+        self._record(self._about_source(source), source, fact, (type(fact), fact.key))
 
-    def add_all(self, rows: list[tuple[Source, Fact, tuple]], read_from: list[Source]) -> None:
-        """``add``, of many: (source, fact, its class and key). ``read_from``: what the sources are read from."""
-        if self.heard is not None:
-            self.heard.facts += [row[:2] for row in rows]
-            self.heard.read_from.update(read_from)
-        seen, kinds, reached, noted = self._seen, self._kinds, self._reached, self._noted
-        for source, fact, (kind, told) in rows:
-            key = (source, kind, told)
-            if key not in seen:
-                seen.add(key)
-                kinds.add((source, kind))
-                reached.add(source)
-                self._rows.append((source, fact))
-                if source in noted:
-                    noted[source].append(fact)
+    def _about_source(self, source: Source) -> _About:
+        about = self._about.get(source)
+        if about is None:
+            about = self._about[source] = _About()
+        return about
+
+    def _record(self, about: _About, source: Source, fact: Fact, key: tuple) -> None:
+        if key not in about:
+            about.add(key)
+            self._rows.append((source, fact))
+            if about.noted is not None:
+                about.noted.append(fact)
+
+    def add_all(self, groups: list[tuple[Source, list[Fact], list[tuple]]], read_from: list[Source]) -> None:
+        """``add``, of many: (source, different facts, the class and the key of each). ``read_from``: what the sources
+        are read from."""
+        heard, known, recorded = self.heard, self._about, self._rows
+        if heard is not None:
+            heard.read_from.update(read_from)
+        for source, found, keys in groups:
+            rows = [(source, fact) for fact in found]
+            if heard is not None:
+                heard.facts += rows
+            about = known.get(source)
+            if about is None:
+                known[source] = _About(keys)
+                recorded += rows
+                continue
+            for fact, key in zip(found, keys):
+                self._record(about, source, fact, key)
 
     def add_presence(self, source: Source | None) -> None:
         """Record that there is something at a source, such as an entry of a dict."""
@@ -113,16 +128,18 @@ class Guards:
 
     def note(self, source: Source) -> None:
         """Remember the facts about what is at a source, of which none is recorded so far."""
-        if source not in self._reached:
-            self._noted[source] = []
+        about = self._about_source(source)
+        if not about:
+            about.noted = []
 
     def noted(self, source: Source) -> list[Fact] | None:
         """The facts about what is at a source; None where they are not remembered."""
-        return self._noted.get(source)
+        about = self._about.get(source)
+        return None if about is None else about.noted
 
     def known(self, source: Source, fact: Fact) -> bool:
         """Whether this fact is recorded."""
-        return (source, type(fact), fact.key) in self._seen
+        return (type(fact), fact.key) in self._about.get(source, ())
 
     @contextlib.contextmanager
     def asked_as_index_of(self, sequence: Any) -> Iterator[None]:
@@ -143,17 +160,19 @@ class Guards:
 
     def has(self, source: Source, *kinds: type) -> bool:
         """Whether a fact of one of these classes is recorded for ``source``."""
-        return any((source, kind) in self._kinds for kind in kinds)
+        return any(kind in kinds for kind, _ in self._about.get(source, ()))
 
     def reaches(self, source: Source) -> bool:
         """Whether any fact is recorded for ``source``, whose object is there if it holds."""
-        return source in self._reached
+        return bool(self._about.get(source))
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def recorded(self) -> list[tuple]:
         """(source, fact) in the order of recording."""
+        if not self.makes_some:
+            return list(self._rows)
         return [row for row in self._rows if row[0] is None or not getattr(row[0].root, "made", False)]
 
     def rows(self) -> list[tuple]:
@@ -162,7 +181,7 @@ class Guards:
         if self._present:
             reached: set[Source] = set()
             seen: set[int] = set()
-            for source in self._reached:
+            for source in [source for source, about in self._about.items() if about]:
                 turns.point()
                 step: Source | None = source
                 while step is not None and id(step) not in seen:  # else what it is read from has been seen as well
@@ -205,6 +224,7 @@ class _Program:
         self.index: dict[Source, int] = {}
         self.known: dict[int, tuple[int, Source]] = {}  # the same by id, which needs no hash of a chain
         self.shared: dict[tuple, Fact] = {}  # most facts are said of many sources
+        self.same: dict[int, Fact] = {}  # the one that stands for a fact, by its id
         self.rows: list[tuple] = []
         self.accessors: list[tuple] = []
         self.checks: list[tuple] = []
@@ -214,10 +234,17 @@ class _Program:
         return len(fresh) == len(self.fresh) and all(map(operator.is_, self.rows, rows)) and len(rows) >= len(self.rows)
 
     def add(self, rows: list[tuple]) -> None:
-        locate, shared = self.locate, self.shared
-        self.rows += rows
-        self.checks += [(locate(source), fact.kind, fact.payload(locate), shared.setdefault(fact.identity, fact))
-                        if fact.of_object else () for source, fact in rows]
+        locate, known, same = self.locate, self.known, self.same
+        self.rows += rows  # which keeps all of them
+        for source, fact in rows:
+            if not fact.of_object:
+                self.checks.append(())
+                continue
+            at = known.get(id(source))
+            stands_for = same.get(id(fact))
+            if stands_for is None:
+                stands_for = same[id(fact)] = self.shared.setdefault(fact.identity, fact)
+            self.checks.append((locate(source) if at is None else at[0], fact.kind, fact.payload(locate), stands_for))
 
     def end(self) -> None:
         """Add what is said of no object: of the state that all share, which is read now, and of sizes."""

@@ -237,9 +237,12 @@ class Template:
     Attributes:
         sources: all that is spoken of and read from the module, each behind what it is read from.
         steps: of each how it is made of the one that it is read from, and the number of that one.
-        facts: (number of the source, fact, what tells it from others) of those that say nothing of further objects.
+        groups: the number of a source -> facts, and what tells each from others, of those that say nothing of further
+            objects.
         of_several: (source, fact) of the others.
-        wrapped: (number of the source, object, whether it was met for the first time) of what has become a value.
+        wrapped: (number of the source, object, whether it was met for the first time, whether it may be replaced) of
+            what has become a value and can be told from others.
+        varying: the numbers of sources of numbers that may be others at other calls.
         present: the numbers of sources at which there is something, and of which no fact says so.
         lengths: (number of the source, length).
     """
@@ -253,7 +256,7 @@ class Template:
         self.sources: list[Source] = [self.root]
         self.numbers: dict[Source, int] = {self.root: 0}
         self.steps: list[tuple] = []
-        self.facts: list[tuple[int, Fact, tuple]] = []
+        self.groups: dict[int, tuple[list[Fact], list[tuple]]] = {}
         self.of_several: list[tuple[Source, Fact]] = []
         seen = set()
         for at, (source, fact) in enumerate(heard.facts[f0:f1], f0):
@@ -266,7 +269,9 @@ class Template:
                     if any(map(self.is_under, (source, *fact.speaks_of()))):
                         self.of_several.append((source, fact))
                 elif self.is_under(source):
-                    self.facts.append((self.number(source), fact, (type(fact), fact.key)))
+                    found, keys = self.groups.setdefault(self.number(source), ([], []))
+                    found.append(fact)
+                    keys.append((type(fact), fact.key))
         for source, fact in (*self.of_several, *((self.root, fact) for fact in of.before)):
             for spoken_of in (source, *fact.speaks_of()):
                 if self.is_under(spoken_of):
@@ -277,9 +282,13 @@ class Template:
             if reading.source is not None and self.is_under(reading.source):
                 self.number(reading.source)
         new = {id(obj) for obj in of.new}
-        self.wrapped = [(self.number(source), obj, id(obj) in new)
-                        for source, obj in dict(reversed(heard.wrapped[w0:w1])).items() if self.is_under(source)]
-        reached = {step for source in (*(self.sources[k] for k, *_ in self.facts), *(s for s, _ in self.of_several))
+        wrapped = [(source, obj) for source, obj in dict(reversed(heard.wrapped[w0:w1])).items()
+                   if self.is_under(source)]
+        self.wrapped = [(self.number(source), obj, id(obj) in new, source.slot and s.varying.may_be_replaced(source))
+                        for source, obj in wrapped if not is_leaf(obj)]
+        self.varying = [self.number(source) for source, obj in wrapped
+                        if type(obj) in (int, float) and src.changeable(source)]
+        reached = {step for source in (*(self.sources[k] for k in self.groups), *(s for s, _ in self.of_several))
                    for step in source.chain()}
         self.present = [self.number(source) for source in dict.fromkeys(heard.present[p0:p1])
                         if source not in reached and self.is_under(source)]
@@ -340,7 +349,8 @@ class Template:
         for source in self.sources:
             locate(source)
         there = facts.Present()
-        checks = [(at, fact.kind, fact.payload(locate), fact) for at, fact, _ in self.facts]
+        checks = [(at, fact.kind, fact.payload(locate), fact) for at, (found, _) in self.groups.items()
+                  for fact in found]
         checks += [(locate(source), fact.kind, fact.payload(locate), fact) for source, fact in self.of_several]
         checks += [(at, there.kind, there.payload(locate), there) for at in self.present]
         return native_guards.program(accessors, checks)
@@ -478,7 +488,7 @@ class Telling:
         if not copy.run():
             raise Differs("a parameter is of another type")
         guards, sources = s.guards, self.sources
-        guards.add_all([(sources[at], fact, key) for at, fact, key in template.facts],
+        guards.add_all([(sources[at], found, keys) for at, (found, keys) in template.groups.items()],
                        [sources[at] for _, at in template.steps])
         for source, fact in template.of_several:
             guards.add(self.moved(source), fact.moved(self.moved))
@@ -525,15 +535,16 @@ class Telling:
         counterparts: dict[int, object] = {id(self.of.module.obj): self.module.obj}
         taken = {id(self.module.obj): id(self.of.module.obj)}
         found = []
-        for number, first, is_new in template.wrapped:
+        for number in template.varying:
             obj, at = value(self.objects, number), sources[number]
             found.append((at, obj))
-            if is_leaf(first):
-                if (varying.history is not None and type(obj) in (int, float) and src.changeable(at)
-                    and varying.number(obj, at, None) is not None):
-                    raise Differs("a number varies")
-                continue
-            if at.slot and varying.is_replaced(at, obj):
+            if (varying.history is not None and type(obj) in (int, float)
+                and varying.number(obj, at, None) is not None):
+                raise Differs("a number varies")
+        for number, first, is_new, may_be_replaced in template.wrapped:
+            obj, at = value(self.objects, number), sources[number]
+            found.append((at, obj))
+            if may_be_replaced and varying.is_replaced(at, obj):
                 raise Differs("something is read anew at each call")
             if obj is not counterparts.get(id(first), first) and (not is_new or id(obj) in known):
                 raise Differs("an object is one that is known otherwise")

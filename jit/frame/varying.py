@@ -108,10 +108,14 @@ class Varying:
         """Whether an iterator from outside that stands at ``position`` may be followed from there."""
         return self.history is None or self.history.unrolls(source, position)
 
+    def may_be_replaced(self, source) -> bool:
+        """Whether it is remembered what a slot has held, and so what such a slot of a sibling has."""
+        return self.history is not None and source.watched
+
     def is_replaced(self, source, obj) -> bool:
         """Whether a slot of an object that stays has been seen to hold another object: a parameter under
         ``functional_call``, the state of a model."""
-        if self.history is None or not source.watched:
+        if not self.may_be_replaced(source):
             return False
         if (isinstance(obj, (type, types.ModuleType, types.BuiltinFunctionType))
             or isinstance(obj, types.FunctionType) and "<locals>" not in obj.__qualname__):

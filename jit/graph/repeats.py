@@ -1,10 +1,11 @@
 """Stretches of a graph that do the same again and again, as the layers of a deep network do: found by their structure,
 whatever the program looks like that has made them.
 
-A *window* is one of the stretches. All have the same operations in the same order and read one another's results in the
-same way; each reads, at the same places, what is the same for all of them, inputs of the graph of its own, or what the
-window before it has computed. So one graph (``Repeat.window``) says what each does, and the graph is that of what comes
-before the windows (``before``), one window after the other, and what comes after them (``after``).
+A *window* is one of the stretches. All have the same operations in the same order and read one another's results in
+the same way; each reads, at the same places, what is the same for all of them, inputs of the graph of its own, what was
+computed for it before all windows, or what the window before it has computed. So one graph says what each does, and
+the whole is what comes before the windows, one window after the other, and what comes after them, where there may be
+other windows: an encoder and a decoder, say.
 
 Windows begin in front of an operation of the library, where the values that go from one window to the next are in
 memory anyway: kernels are then the same as for the whole graph.
@@ -46,13 +47,31 @@ class Part:
 class Repeat:
     """A graph in parts, in the order in which they are done."""
 
-    before: Part
-    window: Part
-    after: Part
+    parts: tuple[Part, ...]
 
     @property
-    def parts(self) -> tuple[Part, Part, Part]:
-        return self.before, self.window, self.after
+    def windows(self) -> list[Part]:
+        """The parts that are done several times."""
+        return [part for part in self.parts if len(part.reads) > 1]
+
+
+@dataclass
+class _Stretch:
+    """Windows that follow one another.
+
+    Attributes:
+        start, period, count: the place of the first one, the number of operations of each, and how many there are.
+        roles: what the first one reads from elsewhere, and what each reads in its place.
+    """
+
+    start: int
+    period: int
+    count: int
+    roles: dict[Node, list[Node]]
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count * self.period
 
 
 def find(graph: Graph) -> Repeat | None:
@@ -63,37 +82,61 @@ def find(graph: Graph) -> Repeat | None:
     nodes = [n for n in graph.nodes if n.op != "input"]
     if len(nodes) < MIN_NODES or not all(n.repeatable or n.attrs.get("target", "").startswith("aten::") for n in nodes):
         return None
-    ops = [n.op for n in nodes]
-    period = _period(ops)
-    if period is None:
-        return None
-    start, length = _longest([_looks(n) for n in nodes], period)
-    if length < MIN_WINDOWS * period:
-        return None
-    end = start + length
-    places = {n: k for k, n in enumerate(nodes)}
-    last = dict.fromkeys(nodes, -1)  # where a node is read last
-    for k, n in enumerate(nodes):
-        for i in n.inputs:
-            if i in last:
-                last[i] = k
-    middle = start + (end - start) // period // 2 * period
-    cut = _cut(nodes, last, middle, period)
-    for o in graph.outputs:
-        if o.node in last:
-            last[o.node] = len(nodes)
-    if cut is None:
-        return None
-    start += (cut - start) % period
-    count, roles = _windows(nodes, places, start, (end - start) // period, period)
-    goes_on = [places[r[1]] for r in roles.values() if count > 1 and places.get(r[1], -1) >= start]
-    behind = start + (count - 1) * period
-    if any(last[nodes[k - start + behind]] < behind + period for k in goes_on):
-        # What follows looks like one of them, but for what it gives.
-        count, roles = count - 1, {n: found[:-1] for n, found in roles.items()}
-    if count < MIN_WINDOWS or count * period < MIN_NODES:
-        return None
-    return _parts(graph, nodes, places, start, period, count, roles)
+    found = _Stretches(graph, nodes).between(0, len(nodes))
+    return _parts(graph, nodes, found) if found else None
+
+
+class _Stretches:
+    """What is repeated in a graph.
+
+    Attributes:
+        places: the number of each node.
+        last: where it is read last; behind all of them, if it is a result of the graph.
+    """
+
+    def __init__(self, graph: Graph, nodes: list[Node]) -> None:
+        self.nodes, self.ops, self.looks = nodes, [n.op for n in nodes], [_looks(n) for n in nodes]
+        self.places = {n: k for k, n in enumerate(nodes)}
+        self.last = dict.fromkeys(nodes, -1)
+        for k, n in enumerate(nodes):
+            for i in n.inputs:
+                if i in self.last:
+                    self.last[i] = k
+        self.read = dict(self.last)  # the same, but for results of the graph
+        self.last.update((o.node, len(nodes)) for o in graph.outputs if o.node in self.last)
+
+    def between(self, begin: int, end: int) -> list[_Stretch]:
+        """Those from one place to another, in order: the longest one, and what is before and behind it."""
+        if end - begin < MIN_NODES:
+            return []
+        found = self.longest(begin, end)
+        if found is None:
+            return []
+        return [*self.between(begin, found.start), found, *self.between(found.end, end)]
+
+    def longest(self, begin: int, limit: int) -> _Stretch | None:
+        period = _period(self.ops[begin:limit])
+        if period is None:
+            return None
+        start, length = _longest(self.looks[begin:limit], period)
+        if length < MIN_WINDOWS * period:
+            return None
+        start, end = begin + start, begin + start + length
+        nodes, places, last = self.nodes, self.places, self.last
+        middle = start + (end - start) // period // 2 * period
+        cut = _cut(nodes, self.read, middle, period)
+        if cut is None:
+            return None
+        start += (cut - start) % period
+        count, roles = _windows(nodes, places, start, (end - start) // period, period)
+        goes_on = [places[r[1]] for r in roles.values() if count > 1 and places.get(r[1], -1) >= start]
+        behind = start + (count - 1) * period
+        if any(last[nodes[k - start + behind]] < behind + period for k in goes_on):
+            # What follows looks like one of them, but for what it gives.
+            count, roles = count - 1, {n: found[:-1] for n, found in roles.items()}
+        if count < MIN_WINDOWS or count * period < MIN_NODES:
+            return None
+        return _Stretch(start, period, count, roles)
 
 
 def _looks(n: Node) -> tuple:
@@ -181,25 +224,28 @@ def _goes_on(before: list[Node], b: Node, places: dict[Node, int], start: int, a
     return at - period <= place < at and (len(before) == 1 or place - places[before[-1]] == period)
 
 
-def _parts(graph: Graph, nodes: list[Node], places: dict[Node, int], start: int, period: int, count: int,
-           roles: dict[Node, list[Node]]) -> Repeat | None:
+def _parts(graph: Graph, nodes: list[Node], found: list[_Stretch]) -> Repeat | None:
     """The parts before, in and behind the windows."""
-    end = start + count * period
-    before, first, after = nodes[:start], nodes[start:start + period], nodes[end:]
-    # A window's results: what the next one, or whatever comes after them, reads of it.
-    wanted = {o.node for o in graph.outputs} | {i for n in after for i in n.inputs}
-    wanted_here = wanted | {i for n in nodes[start:end] for i in n.inputs}
-    offsets = {(places[n] - start) % period for n in wanted if start <= places.get(n, -1) < end}
-    offsets |= {places[r[1]] - start for r in roles.values() if start <= places.get(r[1], -1) < end}
-    made = sorted(offsets)
-    starts = range(start, end, period)
-    head = [n for n in before if n in wanted_here]
-    tail = list(dict.fromkeys(o.node for o in graph.outputs if places.get(o.node, -1) >= end))
-    parts = [Part(*_apart(graph, before, head), results=[list(head)]),
-             Part(_apart(graph, first, [first[k] for k in made])[0], [list(r) for r in zip(*roles.values())],
-                  [[nodes[at + k] for k in made] for at in starts]),
-             Part(*_apart(graph, after, tail), results=[list(tail)])]
-    return None if any(n.several for p in parts for ns in (*p.reads, *p.results) for n in ns) else Repeat(*parts)
+    starts = [at for s in found for at in range(s.start, s.end, s.period)]
+    ends = [s.end for s in found]
+    borders = sorted({0, len(nodes), *starts, *ends})
+    piece_of = {n: k for k, (a, b) in enumerate(zip(borders, borders[1:])) for n in nodes[a:b]}
+    # What is read of a piece behind it, or is a result of the graph.
+    wanted = {o.node for o in graph.outputs} | {i for n in nodes for i in n.inputs if piece_of.get(i) != piece_of[n]}
+    parts, at = [], 0
+    for s in [*found, None]:
+        plain = nodes[at:len(nodes) if s is None else s.start]
+        results = [n for n in plain if n in wanted]
+        if plain:
+            parts.append(Part(*_apart(graph, plain, results), results=[results]))
+        if s is not None:
+            made = sorted({(k - s.start) % s.period for k in range(s.start, s.end) if nodes[k] in wanted})
+            first = nodes[s.start:s.start + s.period]
+            parts.append(Part(_apart(graph, first, [first[k] for k in made])[0],
+                              [list(reads) for reads in zip(*s.roles.values())],
+                              [[nodes[k + offset] for offset in made] for k in range(s.start, s.end, s.period)]))
+            at = s.end
+    return None if any(n.several for p in parts for ns in (*p.reads, *p.results) for n in ns) else Repeat(tuple(parts))
 
 
 def _apart(graph: Graph, nodes: list[Node], results: list[Node]) -> tuple[Graph, list[list[Node]]]:

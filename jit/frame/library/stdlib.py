@@ -451,6 +451,7 @@ def signature(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         obj = inspect.signature(target.pin(s) if not target.is_function else stand_in(s, target) if target.obj is None
                                 else target.pin_object(s))
         pin_defaults(s, target)
+    s.guards.makes_some = True
     return s.wrap(obj, src.Const(obj, "signature", made=True))
 
 
