@@ -29,7 +29,7 @@ class State:
 class Cache:
     def __init__(self, n=N):
         self.layers, self.total, self.count, self.log = [State() for _ in range(n)], None, 0, []
-        self.on = True
+        self.on, self.seen, self.names = True, {1: False}, {}
 
     def update(self, keys, values, index, **kwargs):
         return self.layers[index].update(keys, values)
@@ -222,6 +222,65 @@ class Tabling(Keeping):
         return super().forward(x, cache)
 
 
+class Filling(Keeping):
+    """A dict by number: what is there, what is not, and what is put there."""
+
+    def forward(self, x, cache):
+        known = cache.seen.get(self.index)
+        if self.index in cache.seen:
+            x = x + 1
+        cache.seen[self.index] = True if known is None else 7
+        return super().forward(x, cache)
+
+
+class Named(Keeping):
+    def __init__(self, index):
+        super().__init__(index)
+        self.name = f"layer {index % 3}"
+
+    def forward(self, x, cache):
+        cache.names[self.name] = x
+        return super().forward(x, cache)
+
+
+class NamedTwice(Named):
+    """An entry that an earlier layer may have put there is read behind that."""
+
+    def forward(self, x, cache):
+        y = super().forward(x, cache)
+        return y + cache.names["layer 0"]
+
+
+class Neighbour(Keeping):
+    """What is written under one number is read under another one, which may be the same."""
+
+    def forward(self, x, cache):
+        cache.seen[self.index % 2] = x
+        return super().forward(x, cache) + cache.seen.get(0, 3)
+
+
+class WholeTable(Keeping):
+    def forward(self, x, cache):
+        cache.seen[self.index] = x
+        return super().forward(x, cache) + len(cache.seen) + sum(cache.seen)
+
+
+class Missing(Keeping):
+    def forward(self, x, cache):
+        try:
+            return super().forward(x, cache) + cache.seen[self.index]
+        except KeyError as error:
+            return super().forward(x, cache) + error.args[0]
+
+
+class Bounded(Keeping):
+    """As a cache that looks whether there is such a layer."""
+
+    def forward(self, x, cache):
+        n = 0 if self.index >= len(cache.layers) else cache.layers[self.index].ready
+        return super().forward(x, cache) * (n + 2 if 3 > self.index else n + 3)
+
+
 class Twice(Keeping):
     def forward(self, x, cache):
         y = super().forward(x, cache)
@@ -230,10 +289,11 @@ class Twice(Keeping):
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("cls, least", [
-    (Asking, 0), (Scaling, 0), (Noting, 0), (Summing, 0), (Counting, 0), (Adding, N - 2), (Appending, N - 2),
+    (Asking, N - 3), (Scaling, 0), (Noting, 0), (Summing, 0), (Counting, 0), (Adding, N - 2), (Appending, N - 2),
     (AppendingStates, 0), (ReadingBack, 0), (Measuring, N - 2), (Setting, 0), (Comparing, 0), (Backwards, 0),
     (FromTheEnd, N - 2), (Deleting, 0), (Looking, N - 2),
-    (LookingAfter, 0), (Tabling, 0), (Twice, N - 2)], ids=lambda v: getattr(
+    (LookingAfter, 0), (Tabling, N - 3), (Twice, N - 2), (Filling, N - 3), (Named, 1), (NamedTwice, 0),
+    (Neighbour, 0), (WholeTable, 0), (Missing, 0), (Bounded, N - 3)], ids=lambda v: getattr(
         v, "__name__", ""))
 def test_layers(told, cls, least, grad):
     torch.manual_seed(1)

@@ -1,7 +1,7 @@
 """What a call is given: its arguments, and what it reads of the objects and lists among them that were made while
 capturing.
 
-What a made object or list holds is not a part of what the arguments look like: an object may lead to all that the
+What a made object, list or dict holds is not a part of what the arguments look like: an object may lead to all that the
 program has made. Instead each reading is noted while the call is followed (``Given.watch``), and whatever a reading
 gives counts as given too. Another call is given the same where its arguments look alike and the same readings give
 what looks alike (``Given.matches``). What the call has written there before is its own, and is not noted.
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
     from .source import Source
 
+_Holder = Overlay | ListValue | DictValue
 _MISSING = {id(None): "nothing", id(DELETED): "deleted"}
 
 
@@ -35,9 +36,9 @@ class Reading(NamedTuple):
 
     Attributes:
         place: of the object or list among what is given.
-        kind: "attribute", "names", "element", "elements" or "length".
-        key: an attribute's name; an element's index.
-        source: of the number that an index is; None where it has none.
+        kind: "attribute", "names", "element", "elements", "length", "entry" or "entries".
+        key: an attribute's name; an element's index; what stands for an entry's key.
+        source: of the number or text that an index or key is; None where it has none.
         look: of what was there.
     """
 
@@ -58,6 +59,7 @@ class Given:
         readings: in order.
         known: whether everything that was read is known.
         appended: what the call has appended to lists that it was given: (the place of the list, the value).
+        put: likewise into dicts: (the place of the dict, the key, its source, the value).
     """
 
     def __init__(self, findable: dict[int, object]) -> None:
@@ -66,11 +68,12 @@ class Given:
         self.tensors: list[TensorHandle] = []
         self.readings: list[Reading] = []
         self.appended: list[tuple[int, Value]] = []
+        self.put: list[tuple[int, Value, Source | None, Value]] = []
         self.known = True
         self._findable = findable  # what a call may come to by other ways too
         self._places: dict[int, int] = {}
         self._holders: dict[int, int] = {}  # what holds an object's attributes or a list's elements -> its place
-        self._watched: list[Overlay | ListValue] | None = None
+        self._watched: list[_Holder] | None = None
         self._seen: set[tuple] = set()  # what was read or written
 
     def arguments(self, args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -113,14 +116,14 @@ class Given:
             plain = v.value is None or isinstance(v.value, (bool, int, float, str))
             return ("constant", at, type(v.value), repr(v.value) if plain else id(v.value))
         if type(v) is TupleValue and v.obj is None and v.cls is tuple and v._elements is not None:
-            return self._several(v, at, (), v._elements)
+            return self._several(v, at, v._elements)
         if type(v) is ListValue and v.obj is None and v.cls is list and v._held is not None and not v.tail:
             return self._holder(v, v, at)
         if type(v) is ObjectValue and v.obj is None and is_plain_class(v.cls):
             return self._holder(v, v.attrs, at)
-        if type(v) is DictValue and v.obj is None and v.cls is dict and v._entries is not None and not v.written:
-            if all(key.is_leaf and key.source is None and type(key.value) is str for key, _ in v._entries.values()):
-                return self._several(v, at, tuple(v._entries), [value for _, value in v._entries.values()])
+        if (type(v) is DictValue and v.obj is None and v.cls is dict and v._table is not None and not v.written
+            and not v.unsettled):
+            return self._holder(v, v, at)
         return None
 
     def _place(self, v: Value) -> int:
@@ -141,11 +144,11 @@ class Given:
         self.tensors.append(v._handle)
         return ("tensor", at, first, stretch.outline(v._handle))
 
-    def _several(self, v: Value, at: int, names: tuple, elements: list[Value]) -> tuple | None:
+    def _several(self, v: Value, at: int, elements: list[Value]) -> tuple | None:
         looks = [self.look(e) for e in elements]
-        return None if None in looks else (type(v), at, names, *looks)
+        return None if None in looks else (type(v), at, *looks)
 
-    def _holder(self, v: Value, holder: Overlay | ListValue, at: int) -> tuple | None:
+    def _holder(self, v: Value, holder: _Holder, at: int) -> tuple | None:
         if id(v) in self._findable:
             return None
         if id(holder) not in self._holders:
@@ -163,7 +166,7 @@ class Given:
             if (holder := v.attrs if type(v) is ObjectValue and v.obj is None else v) and id(holder) in self._holders:
                 self._watch(holder)  # type: ignore[arg-type]
 
-    def _watch(self, holder: Overlay | ListValue) -> None:
+    def _watch(self, holder: _Holder) -> None:
         assert self._watched is not None
         self._watched.append(holder)
         holder.watched = (*holder.watched, self)
@@ -174,7 +177,7 @@ class Given:
             holder.watched = tuple(g for g in holder.watched if g is not self)
         self._watched = None
 
-    def reads(self, holder: Overlay | ListValue, kind: str, key: object, found: object,
+    def reads(self, holder: _Holder, kind: str, key: object, found: object,
               source: Source | None = None) -> None:
         """Something is read. ``found``: what is there, as ``look_at`` takes it. ``source``: of an index."""
         at = self._holders[id(holder)]
@@ -188,7 +191,7 @@ class Given:
         self.known &= look is not None
         self.readings.append(Reading(at, kind, key, source, look))
 
-    def writes(self, holder: Overlay | ListValue, key: str | None) -> None:
+    def writes(self, holder: _Holder, key: str | None) -> None:
         """An attribute, or a list in whole, is written."""
         at = self._holders[id(holder)]
         self._seen |= {(at, "attribute", key, None), (at, "written")}
@@ -199,10 +202,15 @@ class Given:
         self._seen.add((at, "written"))
         self.appended += [(at, value) for value in values]
 
-    def look_at(self, kind: str, found: object) -> object:
+    def puts(self, holder: DictValue, key: Value, source: Source | None, value: Value) -> None:
+        at = self._holders[id(holder)]
+        self._seen.add((at, "written"))
+        self.put.append((at, key, source, value))
+
+    def look_at(self, kind: str, found: Any) -> object:
         """What has to be the same of what was read."""
-        if kind == "elements":
-            looks = [self.look(v) for v in found]  # type: ignore[attr-defined]
+        if kind in ("elements", "entries"):
+            looks = [self.look(v) for row in found for v in (row if kind == "entries" else (row,))]
             return None if None in looks else tuple(looks)
         if isinstance(found, Value):
             return self.look(found)
@@ -210,13 +218,13 @@ class Given:
 
     # -- another call -------------------------------------------------------------------------------------------------
 
-    def matches(self, first: Given, at_index: Callable[[Any, Any], Value | None]) -> bool:
-        """Whether what another call has read there gives the same here. ``at_index``: of a list that is given here,
-        and what was read there of the one in its place, the element; None where there is none."""
+    def matches(self, first: Given, pick: Callable[[Any, Any], Value | None]) -> bool:
+        """Whether what another call has read there gives the same here. ``pick``: of a list or dict that is given here,
+        and what was read there of the one in its place, the element or entry."""
         for reading in first.readings:
             v: Any = self.values[reading.place]
-            found = at_index(v, reading) if reading.kind == "element" else _READ[reading.kind](v, reading.key)
-            if found is None and reading.kind == "element" or self.look_at(reading.kind, found) != reading.look:
+            read = _READ.get(reading.kind)
+            if self.look_at(reading.kind, read(v, reading.key) if read else pick(v, reading)) != reading.look:
                 return False
         return True
 
@@ -225,6 +233,7 @@ _READ: dict[str, Callable[[Any, Any], object]] = {
     "attribute": lambda v, name: v.attrs.get(name),
     "names": lambda v, _: v.attrs.outline(),
     "elements": lambda v, _: v._elements,
+    "entries": lambda v, _: v.entries.values(),
     "length": lambda v, _: v.count(),
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import turns
 from ..runtime.facts import Dims, Fact, GlobalState, Present
@@ -14,6 +14,20 @@ from .source import Source
 
 if TYPE_CHECKING:
     from .size_facts import SizeFacts
+
+
+class Compared(NamedTuple):
+    """A number from outside was compared with another one, which is no number from outside."""
+
+    operator: Callable[[Any, Any], bool]
+    other: int
+    on_the_right: bool
+    found: bool
+
+    def holds(self, number: object) -> bool:
+        """Whether this number is one for which the same is found."""
+        operands = (self.other, number) if self.on_the_right else (number, self.other)
+        return type(number) is int and bool(self.operator(*operands)) == self.found
 
 
 class Heard:
@@ -25,7 +39,8 @@ class Heard:
         present: sources at which there was seen to be something.
         lengths: (source, number of elements).
         read_from: sources of which any other one was derived that is among these.
-        indices: the number of a fact about an index -> the list that was asked for the element there, if for no more.
+        asked_as: the number of a fact -> what it was asked for, if for no more: a list or dict, of which it says what is
+            meant there, or a ``Compared``.
     """
 
     def __init__(self) -> None:
@@ -34,7 +49,7 @@ class Heard:
         self.present: list[Source] = []
         self.lengths: list[tuple[Source, int]] = []
         self.read_from: set[Source] = set()
-        self.indices: dict[int, Any] = {}
+        self.asked_as: dict[int, Any] = {}
 
     def hears(self, source: Source) -> None:
         """Something is asked about what is at a source."""
@@ -142,12 +157,12 @@ class Guards:
         return (type(fact), fact.key) in self._about.get(source, ())
 
     @contextlib.contextmanager
-    def asked_as_index_of(self, sequence: Any) -> Iterator[None]:
-        """What is asked inside is asked to know which element of a list is meant."""
+    def asked_as(self, use: Any) -> Iterator[None]:
+        """What is asked inside is asked for no more than this: see ``Heard``."""
         start = 0 if self.heard is None else len(self.heard.facts)
         yield
         if self.heard is not None:
-            self.heard.indices.update(dict.fromkeys(range(start, len(self.heard.facts)), sequence))
+            self.heard.asked_as.update(dict.fromkeys(range(start, len(self.heard.facts)), use))
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ from ..runtime import guards as native_guards
 from . import source as src
 from .executor import Frame
 from .given import Given, is_plain, is_plain_class
+from .guards import Compared
 from .values.base import Value, births
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
@@ -47,7 +48,7 @@ _MOST = 10_000  # values that the program has made where a call may find them
 _KEPT = 4  # calls that are remembered of one function and class
 _NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What is filled in when it is first asked for, of values from outside; a change of their objects is told otherwise.
-_FILLED_IN = frozenset(("_handle", "_entries", "_held", "loaded"))
+_FILLED_IN = frozenset(("_handle", "_entries", "_table", "_held", "loaded"))
 _FIXED = frozenset((Constant, DimValue, FloatValue, TensorValue))  # but for the memory of tensors, which is watched
 
 
@@ -68,8 +69,8 @@ def _reach(value: object, found: dict[int, object]) -> bool:
         found[id(value.attrs)] = value.attrs
         return _reach([value.init_args, *(v for v in dict.values(value.attrs) if v is not DELETED)], found)
     if type(value) is DictValue:
-        return (value._entries is not None and not value.written and not value.unsettled
-                and all(_reach(pair, found) for pair in value._entries.values()))
+        return (value._table is not None and not value.written and not value.unsettled
+                and all(_reach(pair, found) for pair in value._table.values()))
     return (type(value) in (TupleValue, ListValue) and value._held is not None and not value.tail
             and _reach(value._held, found))
 
@@ -155,7 +156,8 @@ class Followed:
                 and self.module.compared == self.compared  # with what is another one than its sibling
                 and all(g.state == "done" for g in s.generators[self.generators:])
                 and all(map(self.notes, (result, *(value for _, _, value in self.writes),
-                                         *(value for _, value in self.arguments.appended))))):
+                                         *(value for _, value in self.arguments.appended),
+                                         *(v for _, *pair in self.arguments.put for v in (pair[0], pair[2])))))):
             return False
         self.stretch = stretch.Stretch(s.tracer, self.mark, list(self.handles.values()))
         return self.stretch.copyable
@@ -240,6 +242,7 @@ class Template:
         groups: the number of a source -> facts, and what tells each from others, of those that say nothing of further
             objects.
         of_several: (source, fact) of the others.
+        compared: (number of the source, what a number there has to be).
         wrapped: (number of the source, object, whether it was met for the first time, whether it may be replaced) of
             what has become a value and can be told from others.
         varying: the numbers of sources of numbers that may be others at other calls.
@@ -258,9 +261,14 @@ class Template:
         self.steps: list[tuple] = []
         self.groups: dict[int, tuple[list[Fact], list[tuple]]] = {}
         self.of_several: list[tuple[Source, Fact]] = []
+        self.compared: list[tuple[int, Compared]] = []
         seen = set()
         for at, (source, fact) in enumerate(heard.facts[f0:f1], f0):
-            if at in heard.indices and given.holder_at(heard.indices[at]) is not None:
+            use = heard.asked_as.get(at)
+            if type(use) is Compared and self.is_under(source):
+                self.compared.append((self.number(source), use))
+                continue
+            if use is not None and given.holder_at(use) is not None:
                 continue  # which element it is does not matter, as long as it looks alike
             key = (source, type(fact), fact.key)
             if key not in seen:
@@ -278,9 +286,9 @@ class Template:
                     self.number(spoken_of)
         if not all(fact.of_object for _, fact in self.of_several):
             raise Differs("a condition on several numbers")
-        for reading in given.readings:
-            if reading.source is not None and self.is_under(reading.source):
-                self.number(reading.source)
+        for source in (*(reading.source for reading in given.readings), *(row[2] for row in given.put)):
+            if source is not None and self.is_under(source):
+                self.number(source)
         new = {id(obj) for obj in of.new}
         wrapped = [(source, obj) for source, obj in dict(reversed(heard.wrapped[w0:w1])).items()
                    if self.is_under(source)]
@@ -480,7 +488,7 @@ class Telling:
         s, of, template = self.s, self.of, self.template
         objects = self.check()
         assert of.stretch is not None
-        if not self.arguments.matches(of.arguments, self.element):
+        if not self.arguments.matches(of.arguments, self.pick):
             raise Differs("something else is read of what the program has made")
         self.values = dict(zip(map(id, of.arguments.values), self.arguments.values))
         pairs = list(zip(of.arguments.tensors, self.arguments.tensors))
@@ -504,22 +512,28 @@ class Telling:
             self.arguments.values[place].attrs.put(s, name, self.result(value, copy))  # type: ignore[attr-defined]
         for place, value in of.arguments.appended:
             self.arguments.values[place].extend(s, [self.result(value, copy)])  # type: ignore[attr-defined]
+        for place, key, _, value in of.arguments.put:
+            self.arguments.values[place].plain_setitem(  # type: ignore[attr-defined]
+                s, self.result(key, copy), self.result(value, copy))
         return self.result(of.result, copy)
 
-    def element(self, sequence: ListValue, reading: Reading) -> Value | None:
-        """What is read of a list; None for nothing."""
-        index, source = reading.key, reading.source
+    def pick(self, container: ListValue | DictValue, reading: Reading) -> Value | None:
+        """What is read of a list or dict."""
+        key, source = reading.key, reading.source
         if source is not None:
             moved = self.moved(source)
             if moved is not source:
-                index = self.object_at(source)
-            with self.s.guards.asked_as_index_of(sequence):
-                self.s.guards.add(moved, facts.Equals(index))
+                key = self.object_at(source)
+            with self.s.guards.asked_as(container):
+                self.s.guards.add(moved, facts.Equals(key))
             source = moved
-        assert sequence._held is not None
-        if type(index) is not int or not -len(sequence._held) <= index < len(sequence._held):
-            return None
-        return sequence.pick(index, source)
+        if type(key) is not type(reading.key):
+            raise Differs("a key of another type")
+        if type(container) is DictValue:
+            return container.pick(key, source)
+        if not -len(container._held) <= key < len(container._held):  # type: ignore
+            raise Differs("no element there")
+        return container.pick(key, source)  # type: ignore[arg-type]
 
     def moved(self, source: Source) -> Source:
         return self.sources[self.template.number(source)] if self.template.is_under(source) else source
@@ -532,6 +546,11 @@ class Telling:
         if not template.program.check(self.objects):
             raise Differs(native_guards.explain(template.program, self.objects))
         varying, known, value = s.varying, s.heap.by_object, template.program.value
+        for number, compared in template.compared:
+            if not compared.holds(obj := value(self.objects, number)):
+                raise Differs("a number for which a comparison finds something else")
+            with s.guards.asked_as(compared):
+                s.guards.add(sources[number], facts.Equals(obj))
         counterparts: dict[int, object] = {id(self.of.module.obj): self.module.obj}
         taken = {id(self.module.obj): id(self.of.module.obj)}
         found = []

@@ -358,7 +358,7 @@ def dict_get(v: ContainerValue, s: Session, a: list[Value], k: dict[str, Value])
 
 def _set_entries(v: ContainerValue, s: Session, entries: dict[str, tuple[Value, ...]], fn: object,
                  args: list[Value]) -> None:
-    s.set_field(v, "_entries", entries)
+    v.replace(s, entries)
     v.changed(s, fn, args)
 
 

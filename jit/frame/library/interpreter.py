@@ -78,8 +78,7 @@ def locals_(s: Session, args: list[Value], kwargs: dict[str, Value]):
         s.set_field(frame, "namespace", DictValue({}))
     kept = {k: v for k, v in frame.namespace.entries.items()
             if k not in code.co_varnames + code.co_cellvars + code.co_freevars}
-    s.set_field(frame.namespace, "_entries", {**kept, **entries} if not kept
-                else {**frame.namespace.entries, **entries})
+    frame.namespace.replace(s, {**kept, **entries} if not kept else {**frame.namespace.entries, **entries})
     return frame.namespace
 
 

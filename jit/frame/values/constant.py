@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 import types
@@ -14,6 +15,7 @@ from ... import torch_private
 from ...errors import Unsupported
 from ...runtime import facts
 from .. import tables
+from ..guards import Compared
 from ..source import Const, DictAttr
 from .base import Raised, Value, lookup, special_error, type_name
 
@@ -195,7 +197,17 @@ class Constant(Value):
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if isinstance(self.value, np.generic) and not other.is_plain and not other.is_array:
             raise Unsupported("a comparison with a numpy scalar", kind="numpy")
-        return super().compare(s, op, other)
+        use = self.compared_as(op, other)
+        with s.guards.asked_as(use) if use is not None else contextlib.nullcontext():
+            return super().compare(s, op, other)
+
+    def compared_as(self, op: Comparison, other: Value) -> Compared | None:
+        """What a comparison finds of a number from outside; None where it is of something else."""
+        outside = [v for v in (self, other) if v.source is not None]
+        if len(outside) != 1 or type(other) is not Constant or not type(self.value) is type(other.value) is int:
+            return None
+        known = self.value if outside[0] is other else other.value
+        return Compared(op.fn, known, outside[0] is other, bool(op.fn(self.value, other.value)))
 
     def concat(self, s: Session, op: Binary, other: Value) -> Value | None:
         cls = type(self.value)

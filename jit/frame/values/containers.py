@@ -43,10 +43,15 @@ def text_in(s: Session, around: Sequence[str], elements: Sequence[Value], single
 
 
 class ContainerValue(ObjectValue):
-    """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones."""
+    """Shared by all containers: dispatch of C methods through ``METHODS``, effects on real ones.
+
+    Attributes:
+        watched: by whom each reading of a made list or dict is noted.
+    """
 
     builtin: type = object
     is_data = True
+    watched: tuple[Given, ...] = ()
     shared = False  # whether it stands for one that a cached function gives to whoever calls it
 
     def builtin_method(self, s: Session, raw: object, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -186,14 +191,9 @@ class ContainerValue(ObjectValue):
 
 
 class SequenceValue(ContainerValue):
-    """Lists, tuples and deques. ``elements`` is filled from the real object at first use.
-
-    Attributes:
-        watched: by whom each reading of a list is noted.
-    """
+    """Lists, tuples and deques. ``elements`` is filled from the real object at first use."""
 
     is_sequence = True
-    watched: tuple[Given, ...] = ()
 
     def __init__(self, elements: list[Value] | None = None, cls=None, obj: object = None,
                  source: Source | None = None) -> None:
@@ -324,7 +324,7 @@ class SequenceValue(ContainerValue):
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
         if self.watched and self._held is not None:
-            with s.guards.asked_as_index_of(self):
+            with s.guards.asked_as(self):
                 index = key.index(s)
             if -len(self._held) <= index < len(self._held):
                 return self.pick(index, key.source)

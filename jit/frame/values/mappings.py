@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,39 +40,67 @@ class DictValue(ContainerValue):
     def __init__(self, entries: dict[object, tuple[Value, ...]] | None = None, cls=None, obj: object = None,
                  source: Source | None = None, factory: Value | None = None) -> None:
         super().__init__(cls or dict, obj, source)
-        self._entries = entries
+        self._table = entries
         self.factory = factory
         self.keys_guarded = False
         self.written: dict = {}  # entries written before the others were needed
         self.unsettled: tuple = ()  # (key, value) written behind those, under integers that are no constants yet
 
     @property
-    def entries(self) -> dict[object, tuple[Value, Value]]:
-        if self._entries is None:
+    def _entries(self) -> dict[object, tuple[Value, ...]] | None:
+        for given in self.watched:
+            given.reads(self, "entries", None, (self._table or {}).values())
+        return self._table
+
+    @property
+    def entries(self) -> dict[object, tuple[Value, ...]]:
+        found = self._entries
+        if found is None:
             raise Unsupported("a dict is used before it is loaded", kind="internal")
-        return self._entries
+        return found
+
+    def replace(self, s: Session, entries: dict[object, tuple[Value, ...]]) -> None:
+        """Have other entries."""
+        for given in self.watched:
+            given.writes(self, None)
+        s.set_field(self, "_table", entries)
+
+    def pick(self, h: object, source: Source | None) -> Value | None:
+        """The value at one key of a made one; None where there is none. ``source``: of the key."""
+        assert self._table is not None
+        entry = self._table.get(h)
+        found = None if entry is None else entry[1]
+        for given in self.watched:
+            given.reads(self, "entry", h, found, source)
+        return found
+
+    def picked_by(self, s: Session, key: Value) -> tuple[object, Source | None]:
+        """What stands for a key that is used for nothing but to pick an entry, and where it is from."""
+        source = key.source if key.is_leaf and type(key.value) in (int, str) else None  # type: ignore[attr-defined]
+        with s.guards.asked_as(self) if source is not None else contextlib.nullcontext():
+            return messages.dict_key(s, key), source
 
     def load(self, s: Session) -> dict:
         """All entries, guarded by the exact keys in order."""
         self.settle(s)
-        if self._entries is None and self.written:
+        if self._table is None and self.written:
             written, self.written = self.written, {}
             try:
                 entries = dict(self.load(s))
             finally:
-                self._entries, self.written = None, written
+                self._table, self.written = None, written
             for h, (key, value) in written.items():
                 entries[h] = (entries[h][0] if h in entries else key, value)
-            s.set_field(self, "_entries", entries)
+            s.set_field(self, "_table", entries)
         keys = None
-        if self._entries is None or not self.keys_guarded:
+        if self._table is None or not self.keys_guarded:
             self.pytype(s)
             if self.source is not None:
                 keys = tuple(src.raw_elements(self.obj))
                 s.varying.expect(self.source, len(keys), dict)
                 s.guards.add(self.source, facts.DictKeys(keys))
             self.keys_guarded = True
-        if self._entries is None:
+        if self._table is None:
             entries = {}
             for k in src.raw_elements(self.obj) if keys is None else keys:
                 try:
@@ -81,15 +110,15 @@ class DictValue(ContainerValue):
                                       kind="opaque-container") from None
                 key = s.wrap_key(k)
                 entries[key.hash_key(s)] = (key, s.wrap(held, self.item_source(k)))
-            self._entries = entries
+            self._table = entries
             if self.obj is not None and isinstance(self.obj, collections.defaultdict) and self.factory is None:
                 self.factory = s.wrap(self.obj.default_factory,
                                       src.GetAttr(self.source, "default_factory") if self.source is not None else None)
-        return self._entries
+        return self.entries
 
     @property
     def is_untouched(self) -> bool:
-        return self._entries is None and not self.written and not self.unsettled and self.source is not None
+        return self._table is None and not self.written and not self.unsettled and self.source is not None
 
     def plain_length(self, s: Session) -> int:
         if self.is_untouched and self.cls is dict:
@@ -138,7 +167,7 @@ class DictValue(ContainerValue):
 
     def reads_single_keys(self, key: int | str | type) -> bool:
         """Whether an entry can be read or written without knowing the other keys."""
-        return (self._entries is None and self.obj is not None and isinstance(key, (str, int))
+        return (self._table is None and self.obj is not None and isinstance(key, (str, int))
                 and not isinstance(self.obj, collections.defaultdict))
 
     def plain_backwards(self, s: Session) -> Value:
@@ -153,7 +182,12 @@ class DictValue(ContainerValue):
         return DictIterator(self, "keys")
 
     def plain_getitem(self, s: Session, key: Value) -> Value:
-        if key.is_const() and key.builtin is not tuple:
+        if self.watched:
+            found = self.pick(*self.picked_by(s, key))
+            if found is not None:
+                return found
+            entry = None
+        elif key.is_const() and key.builtin is not tuple:
             found = self.get_constant(s, messages.dict_key(s, key))
             if found is not None:
                 return found
@@ -167,6 +201,14 @@ class DictValue(ContainerValue):
         raise Raised(s.exception(KeyError, [key]))
 
     def plain_setitem(self, s: Session, key: Value, value: Value) -> None:
+        if self.watched:
+            h, source = self.picked_by(s, key)
+            for given in self.watched:
+                given.puts(self, key, source, value)
+            table = dict(self._table or ())
+            table[h] = (table[h][0] if h in table else key, value)
+            s.set_field(self, "_table", table)
+            return
         symbolic = key.symbolic is int
         if (symbolic or self.unsettled and key.is_leaf) and self.cls is dict and self.reads_single_keys(0):
             self.pytype(s)
@@ -182,7 +224,7 @@ class DictValue(ContainerValue):
         else:
             entries = dict(self.load(s))
             entries[h] = (entries[h][0] if h in entries else key, value)
-            s.set_field(self, "_entries", entries)
+            self.replace(s, entries)
         self.changed(s, self.raw("__setitem__"), [key, value])
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
@@ -236,10 +278,12 @@ class DictValue(ContainerValue):
         if h not in entries:
             raise Raised(s.exception(KeyError, [key]))
         del entries[h]
-        s.set_field(self, "_entries", entries)
+        self.replace(s, entries)
         self.changed(s, self.raw("__delitem__"), [key])
 
     def plain_contains(self, s: Session, item: Value) -> bool:
+        if self.watched:
+            return self.pick(*self.picked_by(s, item)) is not None
         h = messages.dict_key(s, item)
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
@@ -305,12 +349,12 @@ class InstanceDict(DictValue):
         return dict
 
     def load(self, s: Session) -> dict[str, tuple[Value, ...]]:
-        self._entries = {n: (Constant(n), self.owner.instance_attr(s, n)) for n in self.owner.dict_names(s)}
-        return self._entries
+        self._table = {n: (Constant(n), self.owner.instance_attr(s, n)) for n in self.owner.dict_names(s)}
+        return self._table
 
     @property
     def entries(self) -> dict[str, tuple[Value, ...]]:
-        return self._entries
+        return self._table
 
     def get_constant(self, s: Session, key: object) -> Value | None:
         return self.owner.instance_attr(s, key) if isinstance(key, str) else None
