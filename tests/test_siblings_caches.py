@@ -1,6 +1,8 @@
 """Layers that read and write objects and lists that the model has made, as layers do that keep keys and values: they
 are told by their siblings (``jit/frame/given.py``) where what they read there looks alike, and followed where not."""
 
+import enum
+
 import jit
 import pytest
 import torch
@@ -532,3 +534,120 @@ def test_the_same_call_is_followed_once(monkeypatch):
     torch.testing.assert_close(jit.compile(lambda x: sum(x * settings.size for _ in range(9)))(x),
                                sum(x * 2.0 for _ in range(9)))
     assert followed.count("__getattribute__") == 1
+
+
+class Named2:
+    __slots__ = ("name",)
+
+    def __init__(self, name):
+        self.name = name
+
+
+class Noted(Block):
+    def __init__(self, k):
+        super().__init__()
+        self.kept = Named2(f"layer {k}")
+
+    def forward(self, x, cache):
+        y = super().forward(x)
+        cache.log.append(y)
+        cache.total = y
+        return y, self.kept.name
+
+
+class Pair(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.a, self.b = Noted(k), Noted(k)
+
+    def forward(self, x, cache):
+        y, name = self.a(x, cache)
+        z, _ = self.b(y, cache)
+        return y + z + len(name)
+
+
+def test_what_is_taken_back_leaves_no_note(told):
+    """The inner layers cannot tell each other, which shows when what one has written is replayed."""
+    model, x = Caching([Pair(k) for k in range(N)]), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class ClassesInside(Caching):
+    """The cache is of a class that is made at each call, with methods that read what changes between the layers."""
+
+    def forward(self, x):
+        k, seen = 0, []
+
+        class Made(Cache):
+            shift = 0
+
+            def now(self):
+                return k
+
+            @property
+            def size(self):
+                return len(seen)
+
+        cache = Made()
+        for block in self.blocks:
+            x = block(x, cache)
+            k += 1
+            seen.append(k)
+            Made.shift = k
+        return x
+
+
+class Inquiring(Block):
+    def forward(self, x, cache):
+        return super().forward(x) * (1 + cache.now() + 10 * cache.size + 100 * cache.shift) / 1000
+
+
+def test_classes_made_inside():
+    torch.manual_seed(0)
+    model, x = ClassesInside([Inquiring() for _ in range(N)]), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class Alike(type):
+    def __eq__(cls, other):
+        return isinstance(other, Alike)
+
+    def __hash__(cls):
+        return 7
+
+
+class One(metaclass=Alike):
+    def number(self):
+        return 1
+
+
+class Two(metaclass=Alike):
+    def number(self):
+        return 2
+
+
+class Mode(int, enum.Enum):
+    SLOW, FAST = 1, 2
+
+    def __repr__(self):
+        return "mode"
+
+
+class Marked(Block):
+    def forward(self, x, one, mode, number):
+        return super().forward(x) * (one.number() + (3 if mode is Mode.FAST else 5) + number % 7) / 10
+
+
+class Marking(Model):
+    def forward(self, x):
+        modes = list(Mode)
+        for k, block in enumerate(self.blocks):
+            x = block(x, One() if k % 2 else Two(), modes[k % 2], 10 ** 5000 + (k > 2))
+        return x
+
+
+def test_what_only_seems_alike():
+    """Classes that say that they are equal, members of an enumeration that look the same, and very large numbers."""
+    torch.manual_seed(0)
+    model, x = Marking([Marked() for _ in range(N)]), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model)(x), model(x), atol=1e-4, rtol=1e-4)

@@ -25,6 +25,7 @@ from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..graph.handles import TensorHandle
+    from .session import Session
     from .source import Source
 
 _Holder = Overlay | ListValue | DictValue
@@ -62,19 +63,22 @@ class Given:
         put: likewise into dicts: (the place of the dict, the key, its source, the value).
     """
 
-    def __init__(self, findable: dict[int, object]) -> None:
+    def __init__(self, s: Session, findable: dict[int, object]) -> None:
+        self._s = s
         self.looks: tuple = ()
         self.values: list[Value] = []
         self.tensors: list[TensorHandle] = []
         self.readings: list[Reading] = []
-        self.appended: list[tuple[int, Value]] = []
-        self.put: list[tuple[int, Value, Source | None, Value]] = []
+        # These are changed by the journal, which takes a step back with what it has written.
+        self.appended: tuple[tuple[int, Value], ...] = ()
+        self.put: tuple[tuple[int, Value, Source | None, Value], ...] = ()
+        self._written: frozenset[tuple] = frozenset()
         self.known = True
         self._findable = findable  # what a call may come to by other ways too
         self._places: dict[int, int] = {}
         self._holders: dict[int, int] = {}  # what holds an object's attributes or a list's elements -> its place
         self._watched: list[_Holder] | None = None
-        self._seen: set[tuple] = set()  # what was read or written
+        self._seen: set[tuple] = set()  # what was read
 
     def arguments(self, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Look at those behind the first one. False where they are more than is known here."""
@@ -84,7 +88,7 @@ class Given:
 
     def anew(self) -> Given:
         """The same arguments, of which nothing was read."""
-        new = Given(self._findable)
+        new = Given(self._s, self._findable)
         new.looks, new.values, new.tensors = self.looks, list(self.values), list(self.tensors)
         new._places, new._holders = dict(self._places), dict(self._holders)
         return new
@@ -113,13 +117,14 @@ class Given:
             return self._look_of_tensor(v)
         at = self._place(v)
         if type(v) is Constant:
-            plain = v.value is None or isinstance(v.value, (bool, int, float, str))
-            return ("constant", at, type(v.value), repr(v.value) if plain else id(v.value))
+            kind = type(v.value)
+            same = repr(v.value) if kind is float else v.value if kind in (int, str) else id(v.value)
+            return ("constant", at, id(kind), same)
         if type(v) is TupleValue and v.obj is None and v.cls is tuple and v._elements is not None:
             return self._several(v, at, v._elements)
         if type(v) is ListValue and v.obj is None and v.cls is list and v._held is not None and not v.tail:
             return self._holder(v, v, at)
-        if type(v) is ObjectValue and v.obj is None and is_plain_class(v.cls):
+        if type(v) is ObjectValue and v.obj is None and is_plain_class(self._s, v.cls):
             return self._holder(v, v.attrs, at)
         if (type(v) is DictValue and v.obj is None and v.cls is dict and v._table is not None and not v.written
             and not v.unsettled):
@@ -155,7 +160,7 @@ class Given:
             self._holders[id(holder)] = at
             if self._watched is not None:
                 self._watch(holder)
-        return ("made", at, type(v), v.cls)  # type: ignore[attr-defined]
+        return ("made", at, type(v), id(v.cls))  # type: ignore[attr-defined]
 
     # -- while the call is followed -----------------------------------------------------------------------------------
 
@@ -181,31 +186,33 @@ class Given:
               source: Source | None = None) -> None:
         """Something is read. ``found``: what is there, as ``look_at`` takes it. ``source``: of an index."""
         at = self._holders[id(holder)]
-        if (at, kind, key, source) in self._seen:
+        if (at, kind, key, source) in self._seen or (at, key) in self._written and kind == "attribute":
             return
-        self._seen.add((at, kind, key, source))
-        if (at, "written") in self._seen and kind != "attribute":
+        if (at,) in self._written and kind != "attribute":
             self.known = False  # it is partly what was given, and partly what the call has made of it
             return
+        self._seen.add((at, kind, key, source))
         look = self.look_at(kind, found)
         self.known &= look is not None
         self.readings.append(Reading(at, kind, key, source, look))
 
     def writes(self, holder: _Holder, key: str | None) -> None:
         """An attribute, or a list in whole, is written."""
-        at = self._holders[id(holder)]
-        self._seen |= {(at, "attribute", key, None), (at, "written")}
+        self._writes(holder, key)
         self.known &= type(holder) is Overlay
 
-    def appends(self, holder: ListValue, values: list[Value]) -> None:
+    def _writes(self, holder: _Holder, key: str | None = None) -> int:
         at = self._holders[id(holder)]
-        self._seen.add((at, "written"))
-        self.appended += [(at, value) for value in values]
+        self._s.set_field(self, "_written", self._written | {(at, key), (at,)})
+        return at
+
+    def appends(self, holder: ListValue, values: list[Value]) -> None:
+        at = self._writes(holder)
+        self._s.set_field(self, "appended", (*self.appended, *[(at, value) for value in values]))
 
     def puts(self, holder: DictValue, key: Value, source: Source | None, value: Value) -> None:
-        at = self._holders[id(holder)]
-        self._seen.add((at, "written"))
-        self.put.append((at, key, source, value))
+        at = self._writes(holder)
+        self._s.set_field(self, "put", (*self.put, (at, key, source, value)))
 
     def look_at(self, kind: str, found: Any) -> object:
         """What has to be the same of what was read."""
@@ -243,6 +250,7 @@ def is_plain(v: TensorValue) -> bool:
     return v.obj is None and v.cls is torch.Tensor and not v.elsewhere and v.grad is None
 
 
-def is_plain_class(cls: type) -> bool:
-    """Whether objects of a class are nothing but their attributes."""
-    return is_made_by_program(cls) and has_plain_layout(cls) and not issubclass(cls, BaseException)
+def is_plain_class(s: Session, cls: type) -> bool:
+    """Whether objects of a class are nothing but their attributes, and the class was there before."""
+    return (is_made_by_program(cls) and has_plain_layout(cls) and not issubclass(cls, BaseException)
+            and not any(id(c) in s.heap.templates for c in cls.__mro__))

@@ -39,8 +39,8 @@ class Heard:
         present: sources at which there was seen to be something.
         lengths: (source, number of elements).
         read_from: sources of which any other one was derived that is among these.
-        asked_as: the number of a fact -> what it was asked for, if for no more: a list or dict, of which it says what is
-            meant there, or a ``Compared``.
+        asked_as: the number of a fact -> what it was asked for, if for no more: a list or dict, of which it says what
+            is meant there, or a ``Compared``.
     """
 
     def __init__(self) -> None:

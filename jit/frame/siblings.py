@@ -130,7 +130,7 @@ class Followed:
     """A call of a module that was followed to its end."""
 
     def __init__(self, s: Session, fn: FunctionValue, module: ObjectValue, arguments: Given) -> None:
-        self.fn, self.module, self.arguments = fn, module, arguments
+        self.s, self.fn, self.module, self.arguments = s, fn, module, arguments
         self.heard, self.kept, self.before = (s.guards.heard.counts(), s.heap.kept_count,
                                               list(s.guards.noted(module.source) or ()))
         self.state, self.mark, self.changes = state_of(s), stretch.Mark(s.tracer), s.journal.watch()
@@ -200,7 +200,7 @@ class Followed:
                 return False
             self.elements[id(value)] = list(value._held)
             return all(map(self.notes, value._held))
-        if type(value) is ObjectValue and value.obj is None and value.born > self.born and is_plain_class(value.cls):
+        if type(value) is ObjectValue and value.obj is None and value.born > self.born and is_plain_class(self.s, value.cls):
             if id(value) in self.objects:
                 return True
             held = self.objects[id(value)] = dict(dict.items(value.attrs))
@@ -208,8 +208,9 @@ class Followed:
         return False
 
     def is_own(self, change: tuple) -> bool:
-        """Whether what was changed was made in the call."""
-        return isinstance(change[0], (Value, Overlay, Frame)) and change[0].born > self.born
+        """Whether what was changed was made in the call, or is a note of ours."""
+        return (isinstance(change[0], (Value, Overlay, Frame)) and change[0].born > self.born
+                or type(change[0]) is Given)
 
     def still_holds(self, s: Session, findable: dict[int, object]) -> bool:
         """Whether nothing that it may have read was changed since this was last asked."""
@@ -221,7 +222,7 @@ class Followed:
 
         def read(holder: object, name: str, is_entry: bool) -> bool:
             """Whether the call may have read what was changed."""
-            if type(holder) is Frame:  # a generator's is read by running it, which changes it: that is not "done"
+            if type(holder) in (Frame, Given):  # a generator's is read by running it, which changes it: it is not done
                 return False
             if id(holder) in findable:
                 return True
@@ -397,10 +398,10 @@ class Siblings:
             return self.again(fn, args, kwargs, follow)
         if not self.is_untouched(module) or (findable := self.findable.now()) is None:
             return follow()
-        arguments = Given(findable)
+        arguments = Given(s, findable)
         if not arguments.arguments(args, kwargs):
             return follow()
-        known = self.known.setdefault((fn.code, module.cls, arguments.looks), [])
+        known = self.known.setdefault((fn.code, id(module.cls), arguments.looks), [])
         for followed in list(known):
             if not followed.still_holds(s, findable):
                 known.remove(followed)
@@ -425,7 +426,7 @@ class Siblings:
         s = self.s
         if s.guards.heard is None or (findable := self.findable.now()) is None:
             return follow()
-        arguments = Given(findable)
+        arguments = Given(s, findable)
         if not arguments.arguments(args, kwargs) or arguments.tensors or arguments.holds_made:
             return follow()
         key = (fn.code, id(args[0]), arguments.looks)
