@@ -2,6 +2,7 @@
 are told by their siblings (``jit/frame/given.py``) where what they read there looks alike, and followed where not."""
 
 import enum
+import sys
 
 import jit
 import pytest
@@ -543,13 +544,13 @@ class Named2:
         self.name = name
 
 
-class Noted(Block):
+class Noted(nn.Module):
     def __init__(self, k):
         super().__init__()
-        self.kept = Named2(f"layer {k}")
+        self.linear, self.kept = nn.Linear(8, 8), Named2(f"layer {k}")
 
     def forward(self, x, cache):
-        y = super().forward(x)
+        y = torch.tanh(self.linear(x))
         cache.log.append(y)
         cache.total = y
         return y, self.kept.name
@@ -648,3 +649,185 @@ def test_what_only_seems_alike():
     torch.manual_seed(0)
     model, x = Marking([Marked() for _ in range(N)]), torch.randn(3, 8)
     torch.testing.assert_close(jit.compile(model)(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class Place:
+    """Stands for a number; asking for it asks for more."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __index__(self):
+        return self.number
+
+
+HELD = Place(0)
+
+
+def memo(model, x):
+    HELD.memo = x = x + 1
+    for block in model.blocks:
+        x = block(Memory.use, x)
+    return x
+
+
+class Memory:
+    @staticmethod
+    def use(y, x, me):
+        return y * (2 if x is HELD.memo else 3)
+
+
+def class_outside(model, x):
+    n = 0
+
+    class Made:
+        def now(self):
+            return n
+
+    HELD.made = Made()
+    for block in model.blocks:
+        n += 1
+        x = block(Nowness.now, x)
+    return x
+
+
+class Nowness:
+    @staticmethod
+    def now(y, x, me):
+        return y * HELD.made.now()
+
+
+def handled(model, x):
+    for k, block in enumerate(model.blocks):
+        try:
+            raise ValueError(k)
+        except ValueError:
+            x = block(Handling.now, x)
+    return x
+
+
+class Handling:
+    @staticmethod
+    def now(y, x, me):
+        return y * (1 + sys.exc_info()[1].args[0])
+
+
+class Through(Block):
+    def forward(self, then, x, *more):
+        return then(torch.tanh(super().forward(x)), x, self, *more)
+
+
+def indexed(model, x):
+    places = [State() for _ in model.blocks]
+    for block in model.blocks:
+        x = block(Indexing.mark, x, places)
+    return x, [place.ready for place in places]
+
+
+class Indexing:
+    @staticmethod
+    def mark(y, x, me, places):
+        places[Place(me.place)].ready = 1
+        return y
+
+
+def tagged(model, x):
+    tensors = [x * k for k in range(N)]
+    for k, tensor in enumerate(tensors):
+        tensor.tag = k
+    for block, tensor in zip(model.blocks, tensors):
+        x = block(Tagging.use, x, tensor)
+    return x
+
+
+class Tagging:
+    @staticmethod
+    def use(y, x, me, tensor):
+        return y * tensor.tag + tensor
+
+
+def keyed(model, x):
+    objects = [State() for _ in model.blocks]
+    numbers = {o: k for k, o in enumerate(objects)}
+    for block, o in zip(model.blocks, objects):
+        x = block(Keyed.use, x, numbers, o)
+    return x
+
+
+class Keyed:
+    @staticmethod
+    def use(y, x, me, numbers, o):
+        return y * numbers[o] + (o in numbers)
+
+
+def put_behind(model, x):
+    for block in model.blocks:
+        x = block(Behind.put, x, {3: 0})
+    return x
+
+
+class Behind:
+    @staticmethod
+    def put(y, x, me, table):
+        before = len(table)
+        table[me.place] = 1
+        return y * (before + 10 * len(table))
+
+
+def nested(model, x):
+    t = (x,)
+    for _ in range(40):
+        t = (t, t)
+    for block in model.blocks:
+        x = block(Nesting.use, x, t)
+    return x
+
+
+class Nesting:
+    @staticmethod
+    def use(y, x, me, t):
+        return y + len(t)
+
+
+class Looped(Model):
+    def __init__(self, blocks, program):
+        super().__init__(blocks)
+        self.program = program
+        for k, block in enumerate(blocks):
+            block.place = k
+
+    def forward(self, x):
+        return self.program(self, x)
+
+
+@pytest.mark.parametrize("program", [memo, class_outside, handled, indexed, tagged, keyed, put_behind, nested],
+                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_tells_layers_apart(program, grad):
+    torch.manual_seed(0)
+    model, x = Looped([Through() for _ in range(N)], program), torch.randn(3, 8)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(jit.compile(model)(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+class SelfContaining(Block):
+    def forward(self, x):
+        made = [super().forward(x)]
+        made.append(made)
+        return made
+
+
+class Circles(Model):
+    def forward(self, x):
+        found = []
+        for block in self.blocks:
+            made = block(x)
+            x = made[0]
+            found.append(made[1] is made)
+        return x, found
+
+
+def test_lists_that_contain_themselves():
+    torch.manual_seed(0)
+    model, x = Circles([SelfContaining() for _ in range(N)]), torch.randn(3, 8)
+    torch.testing.assert_close(jit.compile(model, fullgraph=True)(x), model(x), atol=1e-4, rtol=1e-4)

@@ -110,11 +110,13 @@ class Given:
 
     def look(self, v: Value) -> tuple | None:
         """What has to be the same of a value for the same to be done; None where that is not known."""
-        if v.source is not None or type(v) in (DimValue, FloatValue):
+        if v.source is not None or type(v) in (DimValue, FloatValue) or id(v) in self._findable:
             self._place(v)
             return ("known", id(v))  # the same one for both
         if type(v) is TensorValue:
             return self._look_of_tensor(v)
+        if type(v) is TupleValue and id(v) in self._places:
+            return ("again", self._places[id(v)])
         at = self._place(v)
         if type(v) is Constant:
             kind = type(v.value)
@@ -140,7 +142,7 @@ class Given:
 
     def _look_of_tensor(self, v: TensorValue) -> tuple | None:
         at = self._place(v)
-        if not is_plain(v) or v._handle is None:
+        if not is_plain(self._s, v) or v._handle is None:
             return ("known", id(v))
         if not stretch.is_plain(v._handle):
             return ("known", id(v)) if v._handle.base.input is not None else None
@@ -154,8 +156,6 @@ class Given:
         return None if None in looks else (type(v), at, *looks)
 
     def _holder(self, v: Value, holder: _Holder, at: int) -> tuple | None:
-        if id(v) in self._findable:
-            return None
         if id(holder) not in self._holders:
             self._holders[id(holder)] = at
             if self._watched is not None:
@@ -186,10 +186,10 @@ class Given:
               source: Source | None = None) -> None:
         """Something is read. ``found``: what is there, as ``look_at`` takes it. ``source``: of an index."""
         at = self._holders[id(holder)]
-        if (at, kind, key, source) in self._seen or (at, key) in self._written and kind == "attribute":
-            return
         if (at,) in self._written and kind != "attribute":
             self.known = False  # it is partly what was given, and partly what the call has made of it
+            return
+        if (at, kind, key, source) in self._seen or (at, key) in self._written:
             return
         self._seen.add((at, kind, key, source))
         look = self.look_at(kind, found)
@@ -245,12 +245,18 @@ _READ: dict[str, Callable[[Any, Any], object]] = {
 }
 
 
-def is_plain(v: TensorValue) -> bool:
+def is_plain(s: Session, v: TensorValue) -> bool:
     """Whether a tensor was made while capturing, and is nothing but what its handle says."""
-    return v.obj is None and v.cls is torch.Tensor and not v.elsewhere and v.grad is None
+    return (v.obj is None and v.cls is torch.Tensor and not v.elsewhere and v.grad is None
+            and not any(identity == v.identity() for identity, _ in s.effects.tensor_attributes))
+
+
+def is_made_inside(s: Session, cls: type) -> bool:
+    """Whether a class, or one that it is derived from, was made while capturing: its methods may read what changes."""
+    return any(id(c) in s.heap.templates for c in cls.__mro__)
 
 
 def is_plain_class(s: Session, cls: type) -> bool:
     """Whether objects of a class are nothing but their attributes, and the class was there before."""
     return (is_made_by_program(cls) and has_plain_layout(cls) and not issubclass(cls, BaseException)
-            and not any(id(c) in s.heap.templates for c in cls.__mro__))
+            and not is_made_inside(s, cls))

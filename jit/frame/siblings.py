@@ -24,7 +24,7 @@ from ..runtime import facts
 from ..runtime import guards as native_guards
 from . import source as src
 from .executor import Frame
-from .given import Given, is_plain, is_plain_class
+from .given import Given, is_made_inside, is_plain, is_plain_class
 from .guards import Compared
 from .values.base import Value, births
 from .values.constant import Constant, is_leaf
@@ -56,23 +56,28 @@ class Differs(Exception):
     """A call cannot be told by another one."""
 
 
-def _reach(value: object, found: dict[int, object]) -> bool:
-    """Add what may change of what a made value leads to. False where that is not known."""
+def _reach(s: Session, value: object, found: dict[int, object]) -> bool:
+    """Add what may be told from others, or may change, of what a made value leads to. False where that is not
+    known."""
     if isinstance(value, (list, tuple)):
-        return all(_reach(v, found) for v in value)
-    if not isinstance(value, Value) or value.source is not None or type(value) in _FIXED or id(value) in found:
+        return all(_reach(s, v, found) for v in value)
+    if not isinstance(value, Value) or value.source is not None or id(value) in found:
         return True
-    if len(found) >= _MOST:
+    if type(value) in _FIXED:
+        if type(value) is TensorValue:
+            found[id(value)] = value
+        return True
+    if len(found) >= _MOST or is_made_inside(s, getattr(value, "cls", object)):
         return False
     found[id(value)] = value
     if type(value) is ObjectValue and value.obj is None:
         found[id(value.attrs)] = value.attrs
-        return _reach([value.init_args, *(v for v in dict.values(value.attrs) if v is not DELETED)], found)
+        return _reach(s, [value.init_args, *(v for v in dict.values(value.attrs) if v is not DELETED)], found)
     if type(value) is DictValue:
         return (value._table is not None and not value.written and not value.unsettled
-                and all(_reach(pair, found) for pair in value._table.values()))
+                and all(_reach(s, pair, found) for pair in value._table.values()))
     return (type(value) in (TupleValue, ListValue) and value._held is not None and not value.tail
-            and _reach(value._held, found))
+            and _reach(s, value._held, found))
 
 
 class Findable:
@@ -97,7 +102,7 @@ class Findable:
         states = list(self.s.states.now.values())
         new = [effect.args for effect in log[self.count:]]
         if new or not stretch.is_same(self.states, states):
-            self.known = self.known and _reach([*new, states], self.reached)
+            self.known = self.known and _reach(self.s, [*new, states], self.reached)
             self.states, self.count, self.last = states, len(log), log[-1] if log else None
         return self.reached if self.known else None
 
@@ -191,16 +196,19 @@ class Followed:
         if value.source is not None or type(value) in (Constant, DimValue) or self.arguments.at(value) is not None:
             return True
         if type(value) is TensorValue:
-            if not is_plain(value) or value._handle is None:
+            if not is_plain(self.s, value) or value._handle is None:
                 return False
             self.handles[id(value)] = value._handle
             return True
         if type(value) in (TupleValue, ListValue) and value.obj is None and value.cls is value.builtin:
+            if id(value) in self.elements:
+                return True
             if value._held is None:
                 return False
             self.elements[id(value)] = list(value._held)
             return all(map(self.notes, value._held))
-        if type(value) is ObjectValue and value.obj is None and value.born > self.born and is_plain_class(self.s, value.cls):
+        if (type(value) is ObjectValue and value.obj is None and value.born > self.born
+            and is_plain_class(self.s, value.cls)):
             if id(value) in self.objects:
                 return True
             held = self.objects[id(value)] = dict(dict.items(value.attrs))
@@ -388,7 +396,7 @@ class Siblings:
         made while capturing reads, its cells, is no argument, and changes unseen."""
         return (self.on and type(first) in (ModuleObject, ObjectValue) and first.obj is not None  # type: ignore
                 and first.source is not None and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN
-                and not self.s.levels)
+                and not self.s.levels and not self.s.current_exception)
 
     def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
              follow: Callable[[], Value]) -> Value:
@@ -630,8 +638,11 @@ class Telling:
         attributes = self.of.objects.get(id(value))
         if handle is not None:
             made: Value = self.s.recording.tensor_of(copy.handle(handle))
+        elif elements is not None and type(value) is ListValue:  # which may contain itself
+            made = self.values[id(value)] = ListValue([])
+            made._held = [self.result(v, copy) for v in elements]
         elif elements is not None:
-            made = type(value)([self.result(v, copy) for v in elements])  # type: ignore[call-arg]
+            made = TupleValue([self.result(v, copy) for v in elements])
         elif attributes is not None:
             made = self.values[id(value)] = ObjectValue(value.cls)  # type: ignore[attr-defined]
             made.attrs.update({name: self.result(v, copy) for name, v in attributes.items()})

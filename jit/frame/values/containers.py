@@ -4,6 +4,7 @@ effect log."""
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -324,11 +325,13 @@ class SequenceValue(ContainerValue):
             return self.like(self.load(s)[key.as_slice(s)])
         self.check_index(s, key)
         if self.watched and self._held is not None:
-            with s.guards.asked_as(self):
+            is_number = key.is_leaf and type(key.value) is int  # type: ignore[attr-defined]
+            with s.guards.asked_as(self) if is_number else contextlib.nullcontext():
                 index = key.index(s)
             if -len(self._held) <= index < len(self._held):
-                return self.pick(index, key.source)
-        index = key.index(s)
+                return self.pick(index, key.source if is_number else None)
+        else:
+            index = key.index(s)
         found = self.single(s, index)
         return found if found is not None else self.load(s)[self.position(s, key, index)]
 

@@ -75,10 +75,18 @@ class DictValue(ContainerValue):
         return found
 
     def picked_by(self, s: Session, key: Value) -> tuple[object, Source | None]:
-        """What stands for a key that is used for nothing but to pick an entry, and where it is from."""
-        source = key.source if key.is_leaf and type(key.value) in (int, str) else None  # type: ignore[attr-defined]
-        with s.guards.asked_as(self) if source is not None else contextlib.nullcontext():
-            return messages.dict_key(s, key), source
+        """What stands for a key of a made one, and where the key is from, if it is used for nothing but that."""
+        plain = key.is_leaf and type(key.value) in (int, str)  # type: ignore[attr-defined]
+        with s.guards.asked_as(self) if plain else contextlib.nullcontext():
+            return messages.dict_key(s, key), key.source if plain else None
+
+    def entry_of(self, s: Session, key: Value) -> Value | None:
+        """The value at one key of a made one; None where there is none."""
+        h, source = self.picked_by(s, key)
+        if key.is_leaf and type(key.value) in (int, str):  # type: ignore[attr-defined]
+            return self.pick(h, source)
+        entry = self.entries.get(h)  # what stands for an object is its identity: it is among all of them
+        return None if entry is None else entry[1]
 
     def load(self, s: Session) -> dict:
         """All entries, guarded by the exact keys in order."""
@@ -183,7 +191,7 @@ class DictValue(ContainerValue):
 
     def plain_getitem(self, s: Session, key: Value) -> Value:
         if self.watched:
-            found = self.pick(*self.picked_by(s, key))
+            found = self.entry_of(s, key)
             if found is not None:
                 return found
             entry = None
@@ -283,7 +291,7 @@ class DictValue(ContainerValue):
 
     def plain_contains(self, s: Session, item: Value) -> bool:
         if self.watched:
-            return self.pick(*self.picked_by(s, item)) is not None
+            return self.entry_of(s, item) is not None
         h = messages.dict_key(s, item)
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
