@@ -19,6 +19,7 @@ import torch  # loads the OpenMP runtime that kernels must use
 
 from jit.errors import CompileError
 from jit.runtime import cache
+from jit.runtime.extension import native
 from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
 
 
@@ -83,11 +84,16 @@ def load(path: str) -> Library:
     """Load a built kernel library. Raises CompileError when the dynamic linker refuses it."""
     _share_openmp()
     try:
-        found = _loaded[os.path.basename(path)] = Library(path, mode=ctypes.RTLD_LOCAL)
-        return found
+        found = Library(path, mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to "
                            "another folder.") from error
+    try:
+        ctypes.c_void_p.in_dll(found, "jit_scratch").value = native().scratch_address()
+    except ValueError:
+        pass  # its kernels need no memory of their own
+    _loaded[os.path.basename(path)] = found
+    return found
 
 
 def address(library: Library, name: str) -> Address:

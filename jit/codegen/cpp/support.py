@@ -38,27 +38,10 @@ static inline int64_t hidden(int64_t x) { asm("" : "+r"(x)); return x; }
 """
 
 SCRATCH = """\
-extern "C" void* malloc(__SIZE_TYPE__);
-extern "C" void free(void*);
-extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);
-static char library_handle;
-struct Scratch { char* start; char* raw; int64_t size; };
-static thread_local Scratch scratch_of[2];
-static void scratch_free(void* s) { free(((Scratch*)s)->raw); ((Scratch*)s)->raw = ((Scratch*)s)->start = 0;
-((Scratch*)s)->size = 0; }
-/* Memory of the calling thread, kept between calls and given back when the thread ends. */
-static __attribute__((noinline)) char* scratch(int which, int64_t bytes) {
-    Scratch* s = &scratch_of[which];
-    if (s->size < bytes) {
-        if (!s->raw) __cxa_thread_atexit_impl(scratch_free, s, &library_handle);
-        else free(s->raw);
-        s->raw = (char*)malloc(bytes + 64);
-        if (!s->raw) __builtin_trap();
-        s->start = (char*)(((uintptr_t)s->raw + 63) & ~(uintptr_t)63);
-        s->size = bytes;
-    }
-    return s->start;
-}
+/* Memory of the calling thread, 64-byte aligned and kept between calls. The function is that of the native runtime, put
+here by who loads the library: see runtime/libraries.py. */
+EXPORT char* (*jit_scratch)(int which, int64_t bytes) = 0;
+#define scratch jit_scratch
 """
 
 STREAM = """\

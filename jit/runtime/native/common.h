@@ -125,5 +125,6 @@ bool init_generator_state(PyObject* module);
 bool init_numbers(PyObject* module);
 bool init_pieces(PyObject* module);
 bool init_rounds(PyObject* module);
+bool init_scratch(PyObject* module);
 
 }  // namespace jit

@@ -20,7 +20,7 @@ PyMODINIT_FUNC PyInit__jit_native() {
       !jit::init_autograd(module.get()) || !jit::init_guards(module.get()) || !jit::init_dispatcher(module.get()) ||
       !jit::init_undo(module.get()) || !jit::init_frame_hook(module.get()) ||
       !jit::init_generator_state(module.get()) || !jit::init_numbers(module.get()) || !jit::init_pieces(module.get()) ||
-      !jit::init_rounds(module.get()))
+      !jit::init_rounds(module.get()) || !jit::init_scratch(module.get()))
     return nullptr;
   return module.release();
 }
