@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import turns
-from ..runtime.facts import Dims, Fact, GlobalState, Present
+from ..runtime.facts import Dims, Fact, GlobalState, Is, Present, identity
 from .source import Source
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Guards:
         self._rows: list[tuple] = []  # (source, fact)
         self._about: dict[Source, _About] = {}
         self._present: dict = {}
+        self._pins: dict[int, Is] = {}  # id of an object -> the fact that it is this one
         self.heard: Heard | None = Heard()
         self._begun: _Program | None = None
 
@@ -101,6 +102,16 @@ class Guards:
             self.heard.facts.append((source, fact))
             self.heard.hears(source)
         self._record(self._about_source(source), source, fact, (type(fact), fact.key))
+
+    def pin(self, source: Source | None, obj: object) -> None:
+        """Record that it is this object. Functions, classes and modules are asked for again and again."""
+        if source is None:
+            return
+        known = self._pins.get(id(obj))
+        fact = identity(obj) if known is None or known.object is not obj else known
+        if isinstance(fact, Is):
+            self._pins[id(obj)] = fact
+        self.add(source, fact)
 
     def _about_source(self, source: Source) -> _About:
         about = self._about.get(source)

@@ -102,7 +102,7 @@ class Heap:
         if value.source is None:
             value.source = source
         elif isinstance(value.source, src.Const):
-            self.s.guards.add(source, facts.identity(obj))
+            self.s.guards.pin(source, obj)
         elif type(obj) is not tuple:
             self.s.guards.add(source, facts.Same(value.source))
         else:

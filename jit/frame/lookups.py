@@ -30,10 +30,11 @@ class Lookups:
         self.s = s
         self._relied_on: dict[tuple[int, str], tuple] = {}  # (class, name) -> what was found and is guarded
         self._namespaces: dict[int, src.Const] = {}
+        self._globals: dict[tuple[int, str], src.Item] = {}
 
     def close(self) -> None:
-        self._relied_on.clear()
-        self._namespaces.clear()
+        for held in (self._relied_on, self._namespaces, self._globals):
+            held.clear()
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,9 @@ class Lookups:
         if root is None:
             root = self._namespaces[id(namespace)] = src.Const(namespace, namespace.get("__name__", "globals"))
         if name in namespace:
-            source = src.Item(root, name)
+            source = self._globals.get((id(namespace), name))
+            if source is None:
+                source = self._globals[id(namespace), name] = src.Item(root, name)
             self.s.guards.add_presence(source)
             return self.pinned(self.s.wrap(namespace[name], source))
         self.s.guards.add(root, facts.DictLacks(name))

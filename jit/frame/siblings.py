@@ -134,7 +134,7 @@ def state_of(s: Session) -> list:
 class Followed:
     """A call of a module that was followed to its end."""
 
-    def __init__(self, s: Session, fn: FunctionValue, module: ObjectValue, arguments: Given) -> None:
+    def __init__(self, s: Session, fn: FunctionValue | None, module: ObjectValue, arguments: Given) -> None:
         self.s, self.fn, self.module, self.arguments = s, fn, module, arguments
         self.heard, self.kept, self.before = (s.guards.heard.counts(), s.heap.kept_count,
                                               list(s.guards.noted(module.source) or ()))
@@ -168,11 +168,11 @@ class Followed:
         return self.stretch.copyable
 
     def is_answer(self) -> bool:
-        """Whether it has traced nothing, and what it gives is something that was there before or a plain constant:
-        then the same call gives the same again."""
+        """Whether it has traced and written nothing, and what it gives is something that was there before or a plain
+        constant: then the same call gives the same again."""
         assert self.stretch is not None
-        value = self.result
-        return not (self.stretch.nodes or self.stretch.events) and (
+        value, given = self.result, self.arguments
+        return not (self.stretch.nodes or self.stretch.events or self.writes or given.appended or given.put) and (
             value.source is not None or self.is_older(value) or type(value) is Constant)
 
     def is_older(self, value: Value) -> bool:
@@ -382,6 +382,7 @@ class Siblings:
         if not self.on:
             s.guards.heard = None
         self.known: dict[tuple, list[Followed]] = {}
+        self.asked: dict[tuple, int] = {}  # question -> how often it was asked, and no earlier one has told the answer
         self.unsettled: list[tuple[Source, object]] = []
         self.findable = Findable(s)
 
@@ -394,16 +395,24 @@ class Siblings:
     def takes(self, fn: FunctionValue, first: Value) -> bool:
         """Whether a call of a function with that first argument may be told by another one. What a function that was
         made while capturing reads, its cells, is no argument, and changes unseen."""
-        return (self.on and type(first) in (ModuleObject, ObjectValue) and first.obj is not None  # type: ignore
-                and first.source is not None and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN
-                and not self.s.levels and not self.s.current_exception)
+        return self.may_ask(first) and fn.obj is not None and not fn.code.co_flags & _NOT_PLAIN
+
+    def may_ask(self, first: Value) -> bool:
+        """Whether what is asked of an object may be told by what was asked before. It is a plain one where it was made
+        while capturing."""
+        s = self.s
+        if not self.on or s.levels or s.current_exception:
+            return False
+        if type(first) is ObjectValue and first.obj is None:
+            return first.source is None and is_plain_class(s, first.cls)
+        return type(first) in (ModuleObject, ObjectValue) and first.source is not None
 
     def call(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
              follow: Callable[[], Value]) -> Value:
         """What a call gives: as ``follow`` finds it, or as that of a sibling has told."""
         s, module = self.s, args[0]
         if type(module) is not ModuleObject:
-            return self.again(fn, args, kwargs, follow)
+            return self.ask((fn.code, id(fn.obj)), args, kwargs, follow)
         if not self.is_untouched(module) or (findable := self.findable.now()) is None:
             return follow()
         arguments = Given(s, findable)
@@ -427,25 +436,36 @@ class Siblings:
             known.append(followed)
         return result
 
-    def again(self, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
-              follow: Callable[[], Value]) -> Value:
-        """What a call of a method of any other object gives: where the same call has done nothing but give an answer,
-        and nothing that it may have read was changed since, it gives that again."""
+    def ask(self, what: tuple, args: list[Value], kwargs: dict[str, Value], follow: Callable[[], Value]) -> Value:
+        """What is asked of an object, the first argument, by a call of a method, say: where asking the same has done
+        nothing but give an answer, and nothing that it may have read was changed since, it is that again. ``what``
+        tells what is asked."""
         s = self.s
         if s.guards.heard is None or (findable := self.findable.now()) is None:
             return follow()
-        arguments = Given(s, findable)
-        if not arguments.arguments(args, kwargs) or arguments.tensors or arguments.holds_made:
+        first, given = args[0], Given(s, findable)
+        if not given.arguments(args, kwargs) or given.tensors or given.holds_made:
             return follow()
-        key = (fn.code, id(args[0]), arguments.looks)
-        for followed in self.known.get(key, ()):
-            if followed.fn.obj is fn.obj and followed.still_holds(s, findable):
+        key = (*what, id(first), given.looks)
+        times = self.asked[key] = self.asked.get(key, 0) + 1
+        if first.obj is None and given.look(first) is None:  # type: ignore[attr-defined]
+            return follow()
+        for followed in self.known.pop(key, ()):
+            again = given.anew()
+            if followed.still_holds(s, findable) and again.matches(followed.arguments, _pick):
+                self.known[key] = [followed]
                 at = followed.arguments.at(followed.result)
-                return followed.result if at is None else arguments.values[at]
-        followed = Followed(s, fn, args[0], arguments)
-        result = follow()
+                return followed.result if at is None else again.values[at]
+        if not 1 < times <= _KEPT:  # most questions are asked once
+            return follow()
+        followed = Followed(s, None, first, given)  # type: ignore[arg-type]
+        given.watch()
+        try:
+            result = follow()
+        finally:
+            given.unwatch()
         if followed.over(s, result) and followed.is_answer():
-            self.known[key] = [followed]
+            self.known[key], self.asked[key] = [followed], 1
         return result
 
     def is_untouched(self, module: ModuleObject) -> bool:
@@ -458,7 +478,7 @@ class Siblings:
     def told(self, of: Followed, fn: FunctionValue, module: ModuleObject, arguments: Given) -> Value | None:
         """The result of a call as another one tells it; None where it does not."""
         s = self.s
-        if fn.obj is not of.fn.obj or of.tried >= _KEPT * (1 + of.tells):
+        if of.fn is None or fn.obj is not of.fn.obj or of.tried >= _KEPT * (1 + of.tells):
             return None
         mark = s.journal.checkpoint()
         try:
@@ -478,6 +498,13 @@ class Siblings:
         unsettled, self.unsettled = self.unsettled, []
         for source, obj in unsettled:
             self.s.wrap(obj, source)
+
+
+def _pick(container: ListValue | DictValue, reading: Reading) -> Value | None:
+    """What was read of a list or dict, read again."""
+    if type(container) is ListValue and not -len(container._held or ()) <= reading.key < len(container._held or ()):
+        return None
+    return container.pick(reading.key, reading.source)
 
 
 class Telling:

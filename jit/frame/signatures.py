@@ -11,7 +11,7 @@ import ctypes
 import functools
 import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Callable
 
 import torch
@@ -74,15 +74,21 @@ def is_exact(fn: Callable) -> bool:
     return signature is not None and not any(p.name == _ANY for p in signature.parameters.values())
 
 
-def takes(fn: Callable, args: Iterable[object], kwargs: dict) -> bool:
+def takes(fn: Callable, args: Sequence[object], kwargs: dict) -> bool:
     """Whether a callable takes that many arguments and these names; True where it does not say."""
     try:
-        signature = signature_of(fn)
+        return _takes(fn, len(args), tuple(kwargs))
     except TypeError:  # it cannot be a key
         return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _takes(fn: Callable, n: int, names: tuple[str, ...]) -> bool:
+    signature = signature_of(fn)
+    if signature is None:
+        return True
     try:
-        if signature is not None:
-            signature.bind(*args, **kwargs)
+        signature.bind(*[None] * n, **dict.fromkeys(names))
     except TypeError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from typing import TYPE_CHECKING, Callable
 
 
@@ -12,7 +13,7 @@ from .. import protocols
 from ..cpython import ROW
 from ..operators import BINARY, COMPARE, DIVMOD
 from ..tables import add_forbidden, add_pure, on_call
-from ..values.base import Raised, Value, type_name
+from ..values.base import Raised, Value, lookup, type_name
 from ..values.constant import Constant
 from ..values.numbers import DimValue, integer
 from ..values.containers import ListValue, TupleValue
@@ -85,26 +86,41 @@ def _attribute_name(s: Session, fn: Callable, value: Value) -> str:
     return name
 
 
+_HOOKS = ("__getattribute__", "__getattr__")
+
+
 @on_call(getattr)
 def getattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = _attribute_name(s, getattr, args[1])
-    try:
+    if len(args) < 3:
         return args[0].getattr(s, name)
-    except Raised as raised:
-        if len(args) < 3 or not s.is_exception(raised.value, AttributeError):
-            raise
-        return args[2]
+    return _asked(s, getattr, args, lambda: _found(s, args[0], name) or args[2])
 
 
 @on_call(hasattr)
 def hasattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = _attribute_name(s, hasattr, args[1])
+    return _asked(s, hasattr, args, lambda: Constant(_found(s, args[0], name) is not None))
+
+
+def _found(s: Session, value: Value, name: str) -> Value | None:
+    """An attribute; None where there is none."""
     try:
-        args[0].getattr(s, _attribute_name(s, hasattr, args[1]))
-        return Constant(True)
+        return value.getattr(s, name)
     except Raised as raised:
         if not s.is_exception(raised.value, AttributeError):
             raise
-        return Constant(False)
+        return None
+
+
+def _asked(s: Session, what: Callable, args: list[Value], follow: Callable[[], Value]) -> Value:
+    """What ``follow`` gives. Where the class of the object says itself what its attributes are, asking the same again
+    may be told."""
+    first = args[0]
+    if (type(first) is ObjectValue and s.siblings.may_ask(first)
+        and any(isinstance(lookup(first.cls, hook)[1], types.FunctionType) for hook in _HOOKS)):
+        return s.siblings.ask((what,), args, {}, follow)
+    return follow()
 
 
 @on_call(setattr)

@@ -437,7 +437,7 @@ class Value:
         if obj is None:
             return ("new", id(self), self)
         if self.source is not None:
-            s.guards.add(self.source, facts.identity(obj))
+            s.guards.pin(self.source, obj)
         return ("object", id(obj))
 
     def several(self, s: Session) -> list[Value]:

@@ -112,9 +112,14 @@ class FunctionValue(ObjectValue):
             s.guards.add(src.FunctionField(self.source, "code"), facts.identity(self.code))
             s.guards.add(src.GetAttr(self.source, "__globals__"), facts.identity(self.globals))
         else:
-            s.guards.add(self.source, facts.identity(self.obj))
-            s.guards.add(src.FunctionField(src.Const(self.obj), "code"), facts.identity(self.code))
+            s.guards.pin(self.source, self.obj)
+            s.guards.pin(self.code_place, self.code)
         return self.obj
+
+    @functools.cached_property
+    def code_place(self) -> Source:
+        """Where the code of this very function is."""
+        return src.FunctionField(src.Const(self.obj), "code")
 
     @property
     def by_structure(self) -> bool:
@@ -123,7 +128,7 @@ class FunctionValue(ObjectValue):
     def pin_object(self, s: Session) -> Callable:
         """Guard which object it is."""
         if self.source is not None:
-            s.guards.add(self.source, facts.identity(self.obj))
+            s.guards.pin(self.source, self.obj)
         return self.obj
 
     def root(self) -> Source:
@@ -550,7 +555,7 @@ class BuiltinValue(Value):
 
     def pin(self, s: Session) -> object:
         if self.source is not None:
-            s.guards.add(self.source, facts.identity(self.fn))
+            s.guards.pin(self.source, self.fn)
         return self.fn
 
     def is_const(self) -> bool:
@@ -637,7 +642,7 @@ class PyModuleValue(Value):
 
     def pin(self, s: Session) -> object:
         if self.source is not None:
-            s.guards.add(self.source, facts.identity(self.module))
+            s.guards.pin(self.source, self.module)
         return self.module
 
     def identity(self) -> tuple[str, int]:

@@ -89,7 +89,7 @@ class ObjectValue(Value):
     def pin(self, s: Session) -> object:
         """Guard that the object itself is the same one, so that it may be used as a constant."""
         if self.source is not None and not self.source.owned:
-            s.guards.add(self.source, facts.identity(self.obj))
+            s.guards.pin(self.source, self.obj)
         return self.obj
 
     def is_exception(self, cls: type) -> bool:
