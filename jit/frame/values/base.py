@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Unsupported
-from ...runtime import facts
 
 if TYPE_CHECKING:
     from ...graph.dims import IntExpr
