@@ -18,7 +18,7 @@ from jit import backends, config as options, failures
 from jit.codegen.cpp import target as cpp_target
 from jit.codegen.triton import compile as triton_compile
 from jit.codegen.triton import emit as triton_emit
-from jit.codegen.triton import target as cuda_target, workers
+from jit.codegen.triton import target as cuda_target, worker, workers
 from jit.errors import CompileError
 
 pytest.importorskip("triton")
@@ -44,6 +44,14 @@ def source(name="swiglu", before=""):
 
 def built(sources):
     return triton_compile.build_sources(dict(sources), 90)
+
+
+def test_the_kernel_that_a_process_begins_with_can_be_built(monkeypatch):
+    assert worker.build(worker.FIRST)["cubin"]
+    monkeypatch.setattr(worker, "build", lambda job: jobs.append(job) or 1 / 0)
+    jobs = []
+    worker.warm_up()  # if it cannot be, the first job will tell
+    assert jobs == [worker.FIRST]
 
 
 def within(seconds, call):
