@@ -520,7 +520,7 @@ def test_the_same_call_again():
     assert vars(model.settings) == vars(eager.settings)
 
 
-def test_the_same_call_is_followed_once(monkeypatch):
+def test_the_same_call_is_followed_twice(monkeypatch):
     from jit.frame.calls import Calls
 
     followed, original = [], Calls.inline
@@ -534,7 +534,7 @@ def test_the_same_call_is_followed_once(monkeypatch):
     settings, x = Settings(), torch.randn(3)
     torch.testing.assert_close(jit.compile(lambda x: sum(x * settings.size for _ in range(9)))(x),
                                sum(x * 2.0 for _ in range(9)))
-    assert followed.count("__getattribute__") == 1
+    assert followed.count("__getattribute__") == 2  # nothing is noted of the first one: most calls are made once
 
 
 class Named2:

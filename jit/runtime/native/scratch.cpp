@@ -1,8 +1,9 @@
 // Memory of the calling thread for what a CPU kernel keeps for itself while it runs. All kernels of a thread share it.
 //
-// It is here, and not in the libraries of the kernels, so that these have no thread-local data of their own: the dynamic
-// linker keeps a list of all libraries that have, each thread that starts goes through it, and glibc 2.36 has ended
-// processes in that ("_dl_allocate_tls_init: Assertion `listp != NULL' failed") that had loaded and closed hundreds.
+// It is here, and not in the libraries of the kernels, so that these have no thread-local data of their own: the
+// dynamic linker keeps a list of all libraries that have, each thread that starts goes through it, and glibc 2.36 has
+// ended processes in that ("_dl_allocate_tls_init: Assertion `listp != NULL' failed") that had loaded and closed
+// hundreds.
 #include <cstdint>
 #include <cstdlib>
 
