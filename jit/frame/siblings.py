@@ -388,6 +388,7 @@ class Siblings:
 
     def close(self) -> None:
         self.known.clear()
+        self.asked.clear()
         self.findable.restart()
         self.unsettled.clear()
         self.s.guards.heard, self.s.arguments = None, ()  # the guards outlive the capture; no object of the program may
