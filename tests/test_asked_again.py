@@ -1,6 +1,9 @@
 """What is asked of the same object again is told by the first answer, and only while nothing that it depends on has
 changed: against eager, with kernels."""
 
+import contextvars
+import threading
+
 import pytest
 import torch
 
@@ -266,3 +269,108 @@ def test_gradients():
     jit.compile(fn)(x).sum().backward()
     fn(y).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+numbers, table, factor = [1, 2], {"a": 1}, 3
+variable, own = contextvars.ContextVar("variable", default=1), threading.local()
+own.x = 1
+
+
+class Asked:
+    kind = 2
+
+    def __init__(self):
+        self.items, self.tensor, self.steps = [1, 2], None, iter(range(50))
+
+    def __getattr__(self, name):
+        if name == "computed":
+            return len(numbers) + table["a"]
+        raise AttributeError(name)
+
+    def answers(self):
+        return [self.mode(), self.autocast(), self.length(), self.total(), self.entry(), self.entries(), self.number(),
+                self.context(), self.of_thread(), self.of_class(), self.last(), self.empty(), self.rows(),
+                hasattr(self, "late"), getattr(self, "computed", 0), getattr(self, "absent", -1)]
+
+    def mode(self): return torch.is_grad_enabled()
+    def autocast(self): return torch.is_autocast_enabled("cpu")
+    def length(self): return len(numbers)
+    def total(self): return sum(numbers)
+    def entry(self): return table["a"]
+    def entries(self): return len(table)
+    def number(self): return factor
+    def context(self): return variable.get()
+    def of_thread(self): return own.x
+    def of_class(self): return self.kind
+    def last(self): return self.items[-1]
+    def empty(self): return self.tensor is None
+    def rows(self): return 0 if self.tensor is None else self.tensor.shape[0]
+    def step(self): return next(self.steps)
+
+
+outside = Asked()
+
+
+def changes_all_that_may_be_read(x, asked):
+    global factor
+    found = []
+
+    def ask():
+        for _ in range(4):
+            found.extend(asked.answers())
+
+    ask()
+    with torch.no_grad():
+        ask()
+    with torch.autocast("cpu"):
+        ask()
+    numbers.append(7)
+    ask()
+    numbers[0] = 9
+    ask()
+    table["a"] = 5
+    ask()
+    table["b"] = 5
+    ask()
+    factor = 4
+    ask()
+    before = variable.set(6)
+    ask()
+    variable.reset(before)
+    ask()
+    own.x = 5
+    ask()
+    asked.items.append(3)
+    ask()
+    asked.items[-1] = 8
+    ask()
+    asked.tensor = x * 2
+    ask()
+    asked.tensor = torch.cat([x, x])
+    ask()
+    asked.late = asked.absent = 1
+    ask()
+    del asked.late, asked.absent
+    ask()
+    found.extend([asked.step() for _ in range(5)])
+    own.x, factor, table["a"], numbers[0] = 1, 3, 1, 1
+    numbers.pop()
+    del table["b"]
+    return x + 1, [float(v) for v in found]
+
+
+def of_an_outside_object(x):
+    outside.items, outside.tensor, outside.steps = [1, 2], None, iter(range(50))
+    return changes_all_that_may_be_read(x, outside)
+
+
+def of_a_made_object(x):
+    return changes_all_that_may_be_read(x, Asked())
+
+
+@pytest.mark.parametrize("fn", [of_an_outside_object, of_a_made_object])
+def test_everything_that_an_answer_may_depend_on(fn):
+    compiled = jit.compile(fn)
+    for x in (torch.randn(3), torch.randn(5, 2).t()[0], torch.empty(0)):
+        (found, answers), (expected, wanted) = compiled(x), fn(x)
+        assert torch.equal(found, expected) and answers == wanted
