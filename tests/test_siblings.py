@@ -19,8 +19,8 @@ def told(monkeypatch):
     """The classes of the modules whose calls others have told, in order."""
     found, original = [], Siblings.told
 
-    def watched(self, of, fn, module, arguments):
-        result = original(self, of, fn, module, arguments)
+    def watched(self, of, module, arguments):
+        result = original(self, of, module, arguments)
         if result is not None:
             found.append(type(module.obj).__name__)
         return result

@@ -134,8 +134,8 @@ def state_of(s: Session) -> list:
 class Followed:
     """A call of a module that was followed to its end."""
 
-    def __init__(self, s: Session, fn: FunctionValue | None, module: ObjectValue, arguments: Given) -> None:
-        self.s, self.fn, self.module, self.arguments = s, fn, module, arguments
+    def __init__(self, s: Session, module: ObjectValue, arguments: Given) -> None:
+        self.s, self.module, self.arguments = s, module, arguments
         self.heard, self.kept, self.before = (s.guards.heard.counts(), s.heap.kept_count,
                                               list(s.guards.noted(module.source) or ()))
         self.state, self.mark, self.changes = state_of(s), stretch.Mark(s.tracer), s.journal.watch()
@@ -381,14 +381,15 @@ class Siblings:
         self.on = bool(config.siblings)
         if not self.on:
             s.guards.heard = None
-        self.known: dict[tuple, list[Followed]] = {}
+        self.known: dict[tuple, list[Followed]] = {}  # calls of modules
+        self.answers: dict[tuple, Followed] = {}  # to questions
         self.asked: dict[tuple, int] = {}  # question -> how often it was asked, and no earlier one has told the answer
         self.unsettled: list[tuple[Source, object]] = []
         self.findable = Findable(s)
 
     def close(self) -> None:
-        self.known.clear()
-        self.asked.clear()
+        for held in (self.known, self.answers, self.asked):
+            held.clear()
         self.findable.restart()
         self.unsettled.clear()
         self.s.guards.heard, self.s.arguments = None, ()  # the guards outlive the capture; no object of the program may
@@ -419,15 +420,15 @@ class Siblings:
         arguments = Given(s, findable)
         if not arguments.arguments(args, kwargs):
             return follow()
-        known = self.known.setdefault((fn.code, id(module.cls), arguments.looks), [])
+        known = self.known.setdefault((fn.code, id(fn.obj), id(module.cls), arguments.looks), [])
         for followed in list(known):
             if not followed.still_holds(s, findable):
                 known.remove(followed)
-            elif (result := self.told(followed, fn, module, arguments.anew())) is not None:
+            elif (result := self.told(followed, module, arguments.anew())) is not None:
                 return result
         if len(known) >= _KEPT:
             return follow()
-        followed = Followed(s, fn, module, arguments)
+        followed = Followed(s, module, arguments)
         arguments.watch()
         try:
             result = follow()
@@ -451,22 +452,22 @@ class Siblings:
         times = self.asked[key] = self.asked.get(key, 0) + 1
         if first.obj is None and given.look(first) is None:  # type: ignore[attr-defined]
             return follow()
-        for followed in self.known.pop(key, ()):
-            again = given.anew()
-            if followed.still_holds(s, findable) and again.matches(followed.arguments, _pick):
-                self.known[key] = [followed]
-                at = followed.arguments.at(followed.result)
-                return followed.result if at is None else again.values[at]
+        followed = self.answers.pop(key, None)
+        if followed is not None and followed.still_holds(s, findable) and (again := given.anew()).matches(
+                followed.arguments, lambda container, reading: _pick(container, reading.key, reading.source)):
+            self.answers[key] = followed
+            at = followed.arguments.at(followed.result)
+            return followed.result if at is None else again.values[at]
         if not 1 < times <= _KEPT:  # most questions are asked once
             return follow()
-        followed = Followed(s, None, first, given)  # type: ignore[arg-type]
+        followed = Followed(s, first, given)  # type: ignore[arg-type]
         given.watch()
         try:
             result = follow()
         finally:
             given.unwatch()
         if followed.over(s, result) and followed.is_answer():
-            self.known[key], self.asked[key] = [followed], 1
+            self.answers[key], self.asked[key] = followed, 1
         return result
 
     def is_untouched(self, module: ModuleObject) -> bool:
@@ -476,10 +477,10 @@ class Siblings:
         return (guards.heard is not None and source not in guards.heard.read_from and not module.attrs
                 and guards.noted(source) is not None)
 
-    def told(self, of: Followed, fn: FunctionValue, module: ModuleObject, arguments: Given) -> Value | None:
+    def told(self, of: Followed, module: ModuleObject, arguments: Given) -> Value | None:
         """The result of a call as another one tells it; None where it does not."""
         s = self.s
-        if of.fn is None or fn.obj is not of.fn.obj or of.tried >= _KEPT * (1 + of.tells):
+        if of.tried >= _KEPT * (1 + of.tells):
             return None
         mark = s.journal.checkpoint()
         try:
@@ -501,11 +502,11 @@ class Siblings:
             self.s.wrap(obj, source)
 
 
-def _pick(container: ListValue | DictValue, reading: Reading) -> Value | None:
-    """What was read of a list or dict, read again."""
-    if type(container) is ListValue and not -len(container._held or ()) <= reading.key < len(container._held or ()):
+def _pick(container: ListValue | DictValue, key: Any, source: Source | None) -> Value | None:
+    """An element or entry of a made list or dict; None where there is none."""
+    if type(container) is not DictValue and not -len(container._held) <= key < len(container._held):  # type: ignore
         return None
-    return container.pick(reading.key, reading.source)
+    return container.pick(key, source)
 
 
 class Telling:
@@ -566,11 +567,7 @@ class Telling:
             source = moved
         if type(key) is not type(reading.key):
             raise Differs("a key of another type")
-        if type(container) is DictValue:
-            return container.pick(key, source)
-        if not -len(container._held) <= key < len(container._held):  # type: ignore
-            raise Differs("no element there")
-        return container.pick(key, source)  # type: ignore[arg-type]
+        return _pick(container, key, source)
 
     def moved(self, source: Source) -> Source:
         return self.sources[self.template.number(source)] if self.template.is_under(source) else source

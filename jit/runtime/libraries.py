@@ -89,9 +89,11 @@ def load(path: str) -> Library:
         raise CompileError(f"the kernel library {path} does not load: {error}. Remove it, or set JIT_CACHE_DIR to "
                            "another folder.") from error
     try:
-        ctypes.c_void_p.in_dll(found, "jit_scratch").value = native().scratch_address()
+        scratch = ctypes.c_void_p.in_dll(found, "jit_scratch")
     except ValueError:
         pass  # its kernels need no memory of their own
+    else:
+        scratch.value = native().scratch_address()
     _loaded[os.path.basename(path)] = found
     return found
 

@@ -94,7 +94,12 @@ def getattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = _attribute_name(s, getattr, args[1])
     if len(args) < 3:
         return args[0].getattr(s, name)
-    return _asked(s, getattr, args, lambda: _found(s, args[0], name) or args[2])
+
+    def follow() -> Value:
+        found = _found(s, args[0], name)
+        return args[2] if found is None else found
+
+    return _asked(s, getattr, args, follow)
 
 
 @on_call(hasattr)
