@@ -14,6 +14,7 @@ from .source import Source
 
 if TYPE_CHECKING:
     from .size_facts import SizeFacts
+    from .values.base import Value
 
 
 class Compared(NamedTuple):
@@ -30,6 +31,13 @@ class Compared(NamedTuple):
         return type(number) is int and bool(self.operator(*operands)) == self.found
 
 
+class Element(NamedTuple):
+    """Which object it is was asked only to tell it from the other keys or elements of a dict or set, ``holder``, which
+    was made while capturing. None: which was made in the call that asked."""
+
+    holder: Value | None
+
+
 class Heard:
     """What was asked of objects from outside, in the order of asking, with repeats.
 
@@ -40,7 +48,7 @@ class Heard:
         lengths: (source, number of elements).
         read_from: sources of which any other one was derived that is among these.
         asked_as: the number of a fact -> what it was asked for, if for no more: a list or dict, of which it says what
-            is meant there, or a ``Compared``.
+            is meant there, a ``Compared``, or an ``Element``.
     """
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Callable
 
+from .guards import Element
 from .values.base import Raised, type_name
 
 if TYPE_CHECKING:
@@ -124,7 +125,10 @@ def cannot_be_set(cls: type, name: str) -> str:
     return _named(_NOT_SET.replace("'other'", f"'{name}'"), cls, _Slotted)
 
 
-def _hashed(s: Session, key: Value, text: str) -> object:
+def _hashed(s: Session, key: Value, text: str, holder: Value | None, is_new: bool) -> object:
+    if key.stands_for_itself and (is_new or holder is not None and holder.obj is None):  # type: ignore[attr-defined]
+        with s.guards.asked_as(Element(holder)):
+            return key.hash_key(s)
     if text == _BARE:
         return key.hash_key(s)
     try:
@@ -138,11 +142,13 @@ def _hashed(s: Session, key: Value, text: str) -> object:
         raise Raised(s.exception(TypeError(whole))) from None
 
 
-def dict_key(s: Session, key: Value) -> object:
-    """``key.hash_key`` with what a dict says of a key that cannot be hashed."""
-    return _hashed(s, key, _NO_KEY)
+def dict_key(s: Session, key: Value, holder: Value | None = None, is_new: bool = False) -> object:
+    """``key.hash_key`` with what a dict says of a key that cannot be hashed. ``holder``: the dict, where nothing but its
+    entry is asked for; ``is_new``: it is just being made."""
+    return _hashed(s, key, _NO_KEY, holder, is_new)
 
 
-def set_element(s: Session, element: Value) -> object:
-    """``element.hash_key`` with what a set says of an element that cannot be hashed."""
-    return _hashed(s, element, _NO_ELEMENT)
+def set_element(s: Session, element: Value, holder: Value | None = None, is_new: bool = False) -> object:
+    """``element.hash_key`` with what a set says of an element that cannot be hashed. ``holder``: the set, where nothing
+    but whether it is in there is asked for; ``is_new``: it is just being made."""
+    return _hashed(s, element, _NO_ELEMENT, holder, is_new)

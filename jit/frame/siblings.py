@@ -25,7 +25,7 @@ from ..runtime import guards as native_guards
 from . import source as src
 from .executor import Frame
 from .given import Given, is_made_inside, is_plain, is_plain_class
-from .guards import Compared
+from .guards import Compared, Element
 from .values.base import Value, births
 from .values.constant import Constant, is_leaf
 from .values.containers import ListValue, TupleValue
@@ -252,6 +252,7 @@ class Template:
             objects.
         of_several: (source, fact) of the others.
         compared: (number of the source, what a number there has to be).
+        elements: the numbers of sources of what was told from the other elements or keys of what the call has made.
         wrapped: (number of the source, object, whether it was met for the first time, whether it may be replaced) of
             what has become a value and can be told from others.
         varying: the numbers of sources of numbers that may be others at other calls.
@@ -271,11 +272,16 @@ class Template:
         self.groups: dict[int, tuple[list[Fact], list[tuple]]] = {}
         self.of_several: list[tuple[Source, Fact]] = []
         self.compared: list[tuple[int, Compared]] = []
+        self.elements: list[int] = []
         seen = set()
         for at, (source, fact) in enumerate(heard.facts[f0:f1], f0):
             use = heard.asked_as.get(at)
             if type(use) is Compared and self.is_under(source):
                 self.compared.append((self.number(source), use))
+                continue
+            if type(use) is Element and (use.holder is None or use.holder.born > of.born):
+                if self.is_under(source):
+                    self.elements.append(self.number(source))
                 continue
             if use is not None and given.holder_at(use) is not None:
                 continue  # which element it is does not matter, as long as it looks alike
@@ -609,6 +615,9 @@ class Telling:
         for number, n in template.lengths:
             if varying.history is not None and varying.length_at(sources[number], n) is not n:
                 raise Differs("a length varies")
+        with s.guards.asked_as(Element(None)):
+            for number in template.elements:
+                s.guards.pin(sources[number], value(self.objects, number))
         return found
 
     def make_input(self, old: TensorHandle) -> TensorHandle | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit import torch_private
+from jit import torch_private, turns
 from jit.devices import backend
 from jit.errors import EagerRaises, Unsupported
 from jit.graph import probe, registry, unstated_views
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from jit.graph.probe import Answer
 
 _PROBED_NUMEL = 1 << 12  # largest input of a call that is made to learn its results' strides
+_QUICK_NUMEL = 1 << 22  # elements of all operands of a call that is made to learn its results' types
+_QUICK_COST = 1 << 30  # the same times the largest size or number
 _VERIFY_NUMEL = 1 << 16  # largest input that is run for real to find out whether eager raises too
 
 
@@ -421,10 +423,39 @@ def _on(o: Overload, values: list[object], device: str) -> list[object]:
     return [torch.device("meta") if i == o.device_index else v for i, v in enumerate(values)]
 
 
+def _by_data(o: Overload, values: list[object]) -> Answer | None:
+    """The answer to a run on the CPU, on zeros, of an operator for which the types of its results depend on those of
+    its operands alone; None where that may take long, or be refused."""
+    nodes = list(nodes_of(values))
+    if (not nodes or o.data_dependent or o.trusting or o.mutates or o.random and turns.here()
+        # Places that are all zero are in what has any elements.
+        or _has_places(nodes) and (o.composite or o.random or any(hint(n.type.numel) == 0 for n in nodes))
+        or not o.name.startswith("aten::") or not (o.composite or o.op.has_kernel_for_dispatch_key("Meta"))
+        or any(not backend(n.type.device).host for n in nodes)):
+        return None
+    elements, sizes = sum(hint(n.type.numel) for n in nodes), [*plain_ints(values)]
+    sizes += [d for n in nodes for d in map(hint, n.type.shape)]
+    if elements > _QUICK_NUMEL or elements * max(map(abs, sizes), default=1) > _QUICK_COST:
+        return None
+    answer = _ask(o, values, "cpu")
+    if answer.error is not None:
+        return None
+    if o.composite:  # what it is made of may depend on the values
+        other = _ask(o, values, "cpu", fill=None)
+        if other.error is not None or _types_of(other) != _types_of(answer):
+            return None
+    return answer
+
+
+def _types_of(answer: Answer) -> tuple[TensorType | None, ...]:
+    return tuple([None if r is None else _type_of(r) for r in several(answer.result)])
+
+
 def _by_meta(o: Overload, values: list[object]) -> tuple:
-    """(types of the results, ``shared``) by a run on meta tensors, or on values for those that have no meta kernel."""
-    answer = _ask(o, values)
-    shown = None
+    """(types of the results, ``shared``) by a run on meta tensors, or on values for those that have no meta kernel.
+    PyTorch's kernels for meta tensors are written in Python, slow, and may load most of PyTorch: see ``_by_data``."""
+    shown, with_data = None, _by_data(o, values)
+    answer = with_data or _ask(o, values)
     if answer.error is not None:
         meta, answer = answer, _with_values(o, values) if op_info(o.base).typed_by_run else _whatever_values(o, values)
         if answer is None:
@@ -432,8 +463,8 @@ def _by_meta(o: Overload, values: list[object]) -> tuple:
     elif o.composite:
         shown = unstated_views.found(answer.result, [answer.given.of(n) for n in nodes_of(values)],
                                      lambda: o.run(answer.given.of(_on(o, values, "meta"))))
-    types = tuple([None if r is None else _type_of(r) for r in several(answer.result)])
-    return _as_run(o, values, types), shown
+    types = _types_of(answer)
+    return types if with_data else _as_run(o, values, types), shown
 
 
 def records(b: Builder, name: str, args: list[Node | None], kwargs: dict[str, bool | float | Node], given: set[Node],

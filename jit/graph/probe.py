@@ -30,7 +30,7 @@ from jit.graph import unwritable
 from jit.graph.dims import Dim, hint
 from jit.graph.handles import TensorHandle
 from jit.graph.ir import Node
-from jit.graph.nested import mapped, of_kind
+from jit.graph.nested import mapped, of_kind, replaced
 from jit.graph.sym_float import SymFloat
 
 QUICK = 1 << 16  # elements up to which a call is made with data
@@ -301,13 +301,18 @@ def gradients(made: list, wanted: list, seeds: list | None = None, keep: bool = 
                                            accumulate_grad=False))
 
 
-def smaller(tensors: list, numbers: Collection[int] = frozenset()) -> dict:
+def smaller(tensors: list, numbers: Collection[int] = frozenset(), units: Collection[int] = frozenset()) -> dict:
     """Sizes for ``StandIns``: one for each of the larger ones among those of handles: another one for another one, even
-    for even, and in their order. Those among ``numbers`` stay what they are, and what these divide stays divisible."""
+    for even, and in their order. Those among ``numbers`` stay what they are, and what these divide stays divisible. A
+    few times one of ``units`` stays so many times that one."""
     sizes = sorted({n for h in tensors for n in map(hint, h.type.shape)})
     taken, found, last = {n for n in sizes if n <= 8}, {}, 8
     for n in sizes:
         if n > 8 and n not in numbers:
+            multiple = next((n // m * found[m] for m in units if m in found and n % m == 0 and n // m <= 8), 0)
+            if multiple > last:
+                found[n] = last = multiple
+                continue
             unit = math.lcm(2 - n % 2, *(k for k in numbers if 2 <= k <= n and n % k == 0))
             last = last + unit - last % unit if n % 2 == 0 else last + 2 - (last - n) % 2
             if n % 2:
@@ -327,6 +332,11 @@ def _laid_out_alike(shape: tuple[int, ...], strides: tuple[int, ...], small: tup
         found[d] = stride if stride < end else whole if stride == end else 2 * whole
         end, whole = max(end, stride * shape[d]), max(whole, found[d] * small[d])
     return tuple(found)
+
+
+def with_sizes(sizes: dict[int, int], arguments: Any) -> Any:
+    """The same arguments with ``sizes`` where integers among them are such sizes."""
+    return replaced(int, lambda n: sizes.get(n, n) if type(n) is int else n, arguments)
 
 
 def plain_ints(v: object) -> list[int]:

@@ -129,6 +129,12 @@ class _Stretches:
             return None
         start += (cut - start) % period
         count, roles = _windows(nodes, places, start, (end - start) // period, period)
+        if count == 1 or any(r[0].op != "input" and base_of(r[0]).op == "input" and places.get(r[1], -1) >= start
+                             for r in roles.values() if count > 1):
+            # The first one is none: it reads the same where the others read several, or what it reads lies in memory
+            # that the program has, and may write to.
+            start += period
+            count, roles = _windows(nodes, places, start, (end - start) // period, period)
         goes_on = [places[r[1]] for r in roles.values() if count > 1 and places.get(r[1], -1) >= start]
         behind = start + (count - 1) * period
         if any(last[nodes[k - start + behind]] < behind + period for k in goes_on):

@@ -29,7 +29,8 @@ from jit.graph.layout import equal_ints
 from jit.graph.nested import key, of_kind, replaced
 from jit.graph.op_info import op_info
 from jit.graph.prim_info import info
-from jit.graph.probe import QUICK, Described, StandIns, ask, gradients, is_quick, of_tensors, plain_ints, smaller
+from jit.graph.probe import (QUICK, Described, StandIns, ask, gradients, is_quick, of_tensors, plain_ints, smaller,
+                             with_sizes)
 
 if TYPE_CHECKING:
     from jit.graph.handles import Base
@@ -118,19 +119,25 @@ def _asked(event: Event) -> tuple | None:
     """The same as positions in ``read`` and ``made`` of what is kept, and in ``read`` of what is written."""
     kinds = [backend(d.type.device) for d in event.read]
     small, sizes = sum(hint(d.type.numel) for d in event.read) <= _SMALL, None
+    made_on: list[tuple[str | None, dict[int, int] | None, Event]] = []
     if not small:
-        sizes = smaller(event.read, plain_ints((event.args, event.kwargs)))
+        numbers = plain_ints((event.args, event.kwargs))
+        sizes = smaller(event.read, numbers)
+        own = {n for d in event.read for n in map(hint, d.type.shape)}
+        if not own.isdisjoint(numbers):  # such as the number of features: made smaller with them, where that is taken
+            others = smaller(event.read, [n for n in numbers if n not in own], own.intersection(numbers))
+            args, kwargs = with_sizes(others, (event.args, event.kwargs))
+            made_on.append(("cpu", others, event._replace(args=args, kwargs=kwargs)))
+    made_on = [way for way in (("cpu", sizes, event), *made_on) if _is_small(way[2], way[1])]
     # PyTorch's kernels for tensors without data are written in Python, slow, and may load most of PyTorch.
-    made_on: list[tuple[str | None, dict[int, int] | None]] = [("meta", None)]
-    if _is_small(event, sizes):
-        made_on.insert(0, ("cpu", sizes))
+    made_on.append(("meta", None, event))
     if (any(kind.saves_otherwise for kind in kinds) and not all(kind.host for kind in kinds)
         and all(d.type.dtype.is_floating_point for d in event.read)):
-        made_on.insert(0, (None, sizes))  # of floats there is no index that a kernel could fail on
-    for device, others in made_on:
+        made_on.insert(0, (None, sizes, event))  # of floats there is no index that a kernel could fail on
+    for device, others, tried in made_on:
         given = StandIns(1, device, others, grad=True)
         before = [torch_private.version_of(given.of(d)) for d in event.read]
-        answer = ask(event.fn, event.args, event.kwargs, given, True, keeping=True)
+        answer = ask(tried.fn, tried.args, tried.kwargs, given, True, keeping=True)
         if answer.error is not None:  # it may not take tensors without data
             continue
         kept = answer.kept

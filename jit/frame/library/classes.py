@@ -91,7 +91,7 @@ def _ordered_pair(s: Session, item: Value, at: int) -> tuple:
 def dict_(s: Session, args: list[Value], kwargs: dict[str, Value], cls: type = dict) -> Value:
     entries = {}
     for k, v in fill_dict(s, cls, args, kwargs):
-        h = messages.dict_key(s, k)
+        h = messages.dict_key(s, k, is_new=True)
         entries[h] = (entries[h][0] if h in entries else k, v)
     return DictValue(entries)
 
@@ -122,7 +122,7 @@ def dict_fromkeys(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
     value = args[1] if len(args) > 1 else Constant(None)
     entries: dict = {}
     for k in args[0].items_list(s):
-        entries.setdefault(messages.dict_key(s, k), (k, value))
+        entries.setdefault(messages.dict_key(s, k, is_new=True), (k, value))
     return DictValue(entries)
 
 

@@ -367,7 +367,7 @@ def _bulk(v: Value | InstanceDict, s: Session, pairs: list[tuple[Value, ...]]) -
         if isinstance(v, InstanceDict):
             v.plain_setitem(s, key, value)
             continue
-        h = messages.dict_key(s, key)
+        h = messages.dict_key(s, key, v)
         entries = dict(v.load(s))
         entries[h] = (entries[h][0] if h in entries else key, value)
         _set_entries(v, s, entries, v.raw("__setitem__"), [key, value])
@@ -541,7 +541,7 @@ def _common(s: Session, v, iterable) -> SetValue:
     at."""
     own, entries, it = v.load(s), {}, iterable.iter(s)
     while (element := it.next(s)) is not None:
-        h = element.hash_key(s)
+        h = messages.set_element(s, element, v)
         if h in own:
             entries.setdefault(h, element)
             if len(entries) == len(own):
@@ -553,7 +553,7 @@ def _all_in(s: Session, v, iterable, inside: bool) -> bool:
     """Whether all elements are in a set, or all outside of it; the first one that is not ends it."""
     own, it = v.load(s), iterable.iter(s)
     while (element := it.next(s)) is not None:
-        if (messages.set_element(s, element) in own) != inside:
+        if (messages.set_element(s, element, v) in own) != inside:
             return False
     return True
 
@@ -563,7 +563,7 @@ def _as_far_as_it_goes(s: Session, v, iterable, symbol) -> SetValue:
     entries, it = {}, iterable.iter(s)
     try:
         while (element := it.next(s)) is not None:
-            entries.setdefault(messages.set_element(s, element), element)
+            entries.setdefault(messages.set_element(s, element, is_new=True), element)
     except Raised:
         protocols.binary_op(s, INPLACE[symbol], v, SetValue(entries))
         raise

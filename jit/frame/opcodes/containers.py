@@ -36,11 +36,7 @@ def build_list(f: Frame, i: Instr) -> None:
 
 @op("BUILD_SET")
 def build_set(f: Frame, i: Instr) -> None:
-    values = f.popn(i.arg)
-    entries = {}
-    for v in values:
-        entries.setdefault(v.hash_key(f.s), v)
-    f.push(SetValue(entries))
+    f.push(SetValue.of(f.s, f.popn(i.arg)))
 
 
 @op("BUILD_MAP")
@@ -118,7 +114,7 @@ def set_update(f: Frame, i: Instr) -> None:
     target = f.stack[-i.arg]
     entries = dict(target.load(f.s))
     for v in values:
-        entries.setdefault(v.hash_key(f.s), v)
+        entries.setdefault(messages.set_element(f.s, v, target), v)
     if type(given) is SetValue or given.is_const() and isinstance(given.const(f.s), frozenset):
         target.update(f.s, entries, set.__ior__, [given])
     else:

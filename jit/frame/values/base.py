@@ -425,6 +425,11 @@ class Value:
         """Under which the emitter finds the object again that it has made."""
         return self.identity()
 
+    @property
+    def stands_for_itself(self) -> bool:
+        """Whether, as a key, it is an object from outside, and equal to no other one."""
+        return False
+
     def hash_key(self, s: Session) -> Any:
         """A hashable Python object standing for the value as a dict key or set element."""
         raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")

@@ -78,7 +78,7 @@ class DictValue(ContainerValue):
         """What stands for a key of a made one, and where the key is from, if it is used for nothing but that."""
         plain = key.is_leaf and type(key.value) in (int, str)  # type: ignore[attr-defined]
         with s.guards.asked_as(self) if plain else contextlib.nullcontext():
-            return messages.dict_key(s, key), key.source if plain else None
+            return messages.dict_key(s, key, self), key.source if plain else None
 
     def entry_of(self, s: Session, key: Value) -> Value | None:
         """The value at one key of a made one; None where there is none."""
@@ -143,7 +143,7 @@ class DictValue(ContainerValue):
                 self.write(s, key, value)
 
     def write(self, s: Session, key: Value, value: Value) -> None:
-        h = messages.dict_key(s, key)
+        h = messages.dict_key(s, key, self)
         s.set_field(self, "written", {**self.written, h: (self.written[h][0] if h in self.written else key, value)})
 
     def item_source(self, key: int | str | type | tuple[str, torch.dtype]) -> Source | None:
@@ -196,12 +196,12 @@ class DictValue(ContainerValue):
                 return found
             entry = None
         elif key.is_const() and key.builtin is not tuple:
-            found = self.get_constant(s, messages.dict_key(s, key))
+            found = self.get_constant(s, messages.dict_key(s, key, self))
             if found is not None:
                 return found
             entry = None
         else:
-            entry = self.load(s).get(messages.dict_key(s, key))
+            entry = self.load(s).get(messages.dict_key(s, key, self))
         if entry is not None:
             return entry[1]
         if issubclass(self.cls, dict) and self.cls is not dict and self.has_special(s, "__missing__"):
@@ -223,7 +223,7 @@ class DictValue(ContainerValue):
             s.set_field(self, "unsettled", (*self.unsettled, (key, value)))
             self.changed(s, dict.__setitem__, [key, value])
             return
-        h = messages.dict_key(s, key)
+        h = messages.dict_key(s, key, self)
         if s.effects.globals_written and (id(self.obj), h) in s.effects.globals_written:
             s.set_entry(s.effects.globals_written, (id(self.obj), h), value)
         if self.reads_single_keys(h):
@@ -281,7 +281,7 @@ class DictValue(ContainerValue):
         self.plain_delitem(s, key)
 
     def plain_delitem(self, s: Session, key: Value) -> None:
-        h = messages.dict_key(s, key)
+        h = messages.dict_key(s, key, self)
         entries = dict(self.load(s))
         if h not in entries:
             raise Raised(s.exception(KeyError, [key]))
@@ -292,7 +292,7 @@ class DictValue(ContainerValue):
     def plain_contains(self, s: Session, item: Value) -> bool:
         if self.watched:
             return self.entry_of(s, item) is not None
-        h = messages.dict_key(s, item)
+        h = messages.dict_key(s, item, self)
         if isinstance(h, (str, int)):
             return self.get_constant(s, h) is not None
         return h in self.load(s)
@@ -319,7 +319,7 @@ def dict_of_pairs(s: Session, pairs) -> DictValue:
     """A new dict from pairs of values; a later pair of a key keeps the first key."""
     entries = {}
     for key, value in pairs:
-        h = messages.dict_key(s, key)
+        h = messages.dict_key(s, key, is_new=True)
         entries[h] = (entries[h][0] if h in entries else key, value)
     return DictValue(entries)
 

@@ -538,8 +538,12 @@ class ObjectValue(Value):
                 f"'{type_name(self.pytype(s))}' object cannot be interpreted as an integer")))
         return self.expect(s, "__index__", int).index(s)
 
-    def hash_key(self, s: Session) -> SymbolicKey:
-        if self.user_special(s, "__hash__") and not _identity_hash(self.cls):
+    @property
+    def stands_for_itself(self) -> bool:
+        return self.obj is not None and lookup(self.cls, "__hash__")[1] is object.__hash__
+
+    def hash_key(self, s: Session) -> object:
+        if self.user_special(s, "__hash__"):
             return SymbolicKey(s, self, self.hashed(s).const(s))
         if lookup(self.cls, "__hash__")[1] is None:
             self.unhashable(s)
@@ -703,10 +707,6 @@ def is_static_function(raw: object) -> bool:
     return isinstance(raw, staticmethod) and isinstance(raw.__func__, types.FunctionType)
 
 
-def _identity_hash(cls) -> bool:
-    return issubclass(cls, torch.nn.Module)
-
-
 def by_python(cls: type, name: str) -> bool:
     """Whether a special method of a class is written in Python."""
     return isinstance(cls.__dict__[name], types.FunctionType)
@@ -788,6 +788,3 @@ class ModuleObject(ObjectValue):
                 f"'{type_name(type(self.obj) if self.obj is not None else self.cls)}' object has no attribute '{name}'",
                 name=name)))
         return super().missing_attr(s, name, fallback)
-
-    def hash_key(self, s: Session) -> object:
-        return self.pin(s) if self.obj is not None else ("new", id(self), self)

@@ -73,7 +73,7 @@ class SetValue(ContainerValue):
     def of(cls, s: Session, values: list[Value], kind: type = set) -> Value:
         entries: dict = {}
         for v in values:
-            entries.setdefault(messages.set_element(s, v), v)
+            entries.setdefault(messages.set_element(s, v, is_new=True), v)
         return cls(entries, kind)
 
     @classmethod
@@ -117,7 +117,7 @@ class SetValue(ContainerValue):
             return before
         operand = args[0] if args else None
         if fn is set.update:
-            step = fn, [v.hash_key(s) for v in operand.items_list(s)]
+            step = fn, [messages.set_element(s, v, self) for v in operand.items_list(s)]
         elif fn in (set.add, set.discard, set.clear):
             step = fn, *[self.wanted(s, v) for v in args]
         elif type(operand) is not SetValue:
@@ -138,7 +138,7 @@ class SetValue(ContainerValue):
 
     def add(self, s: Session, element: Value) -> None:
         """Add an element; those of a real set need not be known for that."""
-        key = messages.set_element(s, element)
+        key = messages.set_element(s, element, self)
         if self._entries is None and self.cls is set:
             self.pytype(s)
             s.set_field(self, "added", {**self.added, key: self.added.get(key, element)})
@@ -189,6 +189,9 @@ class SetValue(ContainerValue):
 
     def order(self, s: Session) -> list:
         """The keys in the order in which a real set iterates after the same changes."""
+        for element in self.load(s).values():
+            if element.stands_for_itself:
+                element.hash_key(s)  # where it comes depends on which object it is
         return list(self.table(s))
 
     def plain_text(self, s: Session) -> Value:
@@ -198,10 +201,9 @@ class SetValue(ContainerValue):
         key = self.wanted(s, item)
         return self._entries is None and key in self.added or key in self.load(s)
 
-    @staticmethod
-    def wanted(s: Session, item: Value) -> object:
+    def wanted(self, s: Session, item: Value) -> object:
         """What stands for a value that is looked for: for a set, a frozenset of its elements."""
-        return frozenset(item.load(s)) if item.builtin in (set, frozenset) else messages.set_element(s, item)
+        return frozenset(item.load(s)) if item.builtin in (set, frozenset) else messages.set_element(s, item, self)
 
     def plain_number(self, s: Session, op, a: Value, b: Value) -> Value | None:
         if type(a) is not SetValue or type(b) is not SetValue or op.symbol not in "&|-^":
@@ -323,7 +325,7 @@ class DictView(Value):
             return self.mapping.plain_contains(s, item)
         if self.what == "items":
             pair = item.load(s) if item.builtin is tuple else ()
-            found = self.mapping.load(s).get(messages.dict_key(s, pair[0])) if len(pair) == 2 else None
+            found = self.mapping.load(s).get(messages.dict_key(s, pair[0], self.mapping)) if len(pair) == 2 else None
             return found is not None and same_or_equal(s, found[1], pair[1])
         return None
 

@@ -94,6 +94,10 @@ class TensorValue(Value):
             return ("object", id(self.obj))
         return ("tensor", id(self._handle))
 
+    @property
+    def stands_for_itself(self) -> bool:
+        return self.obj is not None
+
     def hash_key(self, s: Session) -> torch.Tensor:
         if self.obj is not None:
             if self.source is not None:
