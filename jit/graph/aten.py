@@ -17,7 +17,7 @@ from jit.graph import probe, registry, unstated_views
 from jit.graph.build import NUMBER, is_number, resolve_device, scalar_dtype
 from jit.graph.dims import Dim, hint, specialize
 from jit.graph.handles import NamedResult
-from jit.graph.ir import CHECKED, Node, TensorType
+from jit.graph.ir import CHECKED, Node, TensorType, contiguous_strides
 from jit.graph.nested import key, of_kind, replaced, several
 from jit.graph.number_results import NumberResult, type_of, type_of_value
 from jit.graph.op_info import op_info
@@ -333,6 +333,10 @@ def types_by_probe(o: Overload, values: list[object]) -> tuple:
     """What a run of the overload on meta tensors says, or several runs where sizes are symbolic; these are specialised
     where that does not tell. Returns (result types, values, shared), see ``shared``."""
     types = shown = None
+    like = op_info(o.base).result_like
+    if like is not None:
+        given = values[next(i for i, a in enumerate(o.arguments) if a.name == like)].type  # type: ignore[attr-defined]
+        return given.replace(strides=contiguous_strides(given.shape)), values, None
     if next(dims_of(values), None) is not None:
         types = learned(values, lambda plain: _by_plain_sizes(o, plain))
     if types is None:

@@ -32,6 +32,8 @@ class OpInfo:
     made_on_cpu: makes its result on the CPU whatever the default device is.
     typed_by_run: it has no kernel for meta tensors, and its result's sizes follow from those of its arguments: a run on
         zeros tells them.
+    result_like: its result is a contiguous tensor of the shape and dtype of this argument; PyTorch's kernel for meta
+        tensors is missing, or says something else.
     untried: is not tried on stand-ins to find out whether eager refuses a call, or its backward: it reaches what these
         do not have, such as memory beyond the tensor's elements, or does more than to compute.
     fresh: a composite operator that is known to give new memory. Others may return an argument without saying so in
@@ -65,6 +67,7 @@ class OpInfo:
     factory: bool = False
     made_on_cpu: bool = False
     typed_by_run: bool = False
+    result_like: str | None = None
     untried: bool = False
     fresh: bool = False
     images: int = 0
@@ -211,6 +214,7 @@ _rows("""
     empty empty_strided eye hann_window ones rand randint randn randperm scalar_tensor tensor zeros
 """, factory=True)
 _rows("normal", factory=True, made_on_cpu=True)
+_rows("_transformer_encoder_layer_fwd", result_like="src")
 _rows("combinations corrcoef cov ctc_loss geqrf histogram", typed_by_run=True)
 _rows("""
     __getitem__ cpu cuda item pin_memory record_stream requires_grad_ resize_ resize_as_ set_ to
