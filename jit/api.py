@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import arguments, backends, config
+from . import arguments, backends, config, observing
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
@@ -127,7 +127,7 @@ def _compile(model: Any, settings: Settings) -> Any:
     model = marks.innermost(model)
     if isinstance(model, torch.nn.Module):
         return compile_module(model, settings)
-    fn = getattr(model, "__wrapped__", model) if type(model).__module__ == "_jit_native" else model
+    fn = dispatch.plain(model)
     if isinstance(fn, types.FunctionType):
         fn = steps.original(fn)
         if marks.is_disabled(fn):
@@ -166,7 +166,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     if isinstance(fn, torch.nn.Module):
         fn.forward = disable(fn.forward, recursive, reason=reason)
         return fn
-    inner = getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "_jit_native" else fn
+    inner = dispatch.plain(fn)
     if recursive:
         @functools.wraps(inner)
         def call(*args: object, **kwargs: object) -> object:
@@ -215,9 +215,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
     """
     from . import numerics  # late: it loads the code generator, autodiff and the operators
 
-    plain = getattr(type(model), "_jit_original_module", marks.innermost(model))
-    if type(plain).__module__ == "_jit_native":
-        plain = plain.__wrapped__
+    plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
 
     def run(*args: object, **kwargs: object) -> Verification:
         report = numerics.Verification()
@@ -245,9 +243,18 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
 
 def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
-    at most, a coroutine with ``asyncio.run``. Keyword arguments as in ``compile``."""
+    at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says why it was compiled
+    again. Keyword arguments as in ``compile``.
+
+    Returns:
+        A function of the arguments that gives an ``Explanation``: printed it is a report, and ``save("report.html")``
+            writes one as a page.
+    """
 
     def run(*args: object, **kwargs: object) -> Explanation:
+        from .report import gather  # late: only reports need it
+        from .report.model import Recompile
+
         captured: list[Captured] = []
         plans: dict[Graph, Plan] = {}
         backend = _backend(options.get("backend"), options.get("passes", ()))
@@ -259,12 +266,14 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
         settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append,
                             options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
         compiled = _compile(model, settings)
-        made = compiled(*args, **kwargs)
-        if type(made) is types.GeneratorType:
-            for _ in itertools.islice(made, 100):
-                pass
-        elif type(made) is types.CoroutineType:
-            asyncio.run(made)
+        with observing.observed() as observer:
+            made = compiled(*args, **kwargs)
+            if type(made) is types.GeneratorType:
+                for _ in itertools.islice(made, 100):
+                    pass
+            elif type(made) is types.CoroutineType:
+                asyncio.run(made)
+        title = getattr(marks.innermost(model), "__qualname__", type(model).__name__)
         graphs = [getattr(plans[c.graph], "graph", c.graph) for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
@@ -275,6 +284,8 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                            kernels, [g.python() for g in graphs],
                            sum(getattr(plan, "launches", 0) for plan in plans.values()),
                            [f"{what}: {name.why_not()}" for c in captured if c.entry is not None
-                            for what, name in c.entry.holds() if name.why_not()])
+                            for what, name in c.entry.holds() if name.why_not()],
+                           gather.report(title, captured, plans, observer,
+                                         [Recompile(name, *again) for name, again in dispatch.why_again(model)]))
 
     return run

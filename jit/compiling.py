@@ -106,7 +106,8 @@ def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str 
         compiled = schedule(graph, unaligned, graphs=graphs)
     makers = _view_makers(graph, _read_by_library(graph))
     call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)
-    return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches))
+    return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches),
+                described=(compiled.described,))
 
 
 def _without_gradients(graph: Graph) -> Graph:
@@ -194,7 +195,8 @@ def _differentiable(graph: Graph, forward: CompiledGraph, backward: CompiledGrap
     if not torch.is_grad_enabled():  # the program switches it on by itself
         call = recorded(call, True)
     return Plan(call, tuple(forward.int_symbols), [*forward.kernels, *backward.kernels],
-                graph, gradients, len(forward.launches) + len(backward.launches))
+                graph, gradients, len(forward.launches) + len(backward.launches),
+                (forward.described, backward.described))
 
 
 def _divided(joint: Joint, gradient: Gradient) -> tuple[Halves, tuple | None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .frame.breaks import BreakReason
+    from .report.model import Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Explanation:
             them.
         graphs: the graphs as runnable Python.
         unnamed: what of the program the compiled code holds that no other process could find by a name, and why.
+        report: all that is known, as plain data: the source line by line, each kernel and library call with what it
+            reads, writes and computes, what was not fused and why, guards, memory, where the time of compiling went.
     """
 
     graph_count: int
@@ -35,12 +39,26 @@ class Explanation:
     graphs: list[str]
     launch_count: int = 0
     unnamed: list[str] = dataclasses.field(default_factory=list)
+    report: Report | None = None
+
+    def text(self, width: int | None = None, everything: bool = False) -> str:
+        """The report as text. ``width``: in characters, the terminal's if it is not given; ``everything``: with all
+        guards, all pairs of kernels that were not fused, and the functions of libraries that were inlined."""
+        from .report import text  # late: only who prints it needs it
+
+        assert self.report is not None
+        return text.render(self.report, width, everything)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file: as a page that any browser shows, and that loads nothing else, where its name
+        ends in .html, else as text with all details. Raises OSError where that fails."""
+        from .report import html  # late, as above
+
+        assert self.report is not None
+        page = os.fspath(path).lower().endswith((".html", ".htm"))
+        made = html.page(self.report) if page else self.text(140, everything=True) + "\n"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(made)
 
     def __str__(self) -> str:
-        lines = [f"{self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} operations, "
-                 f"{len(self.kernels)} kernels, "
-                 f"{len(self.guards)} guards"]
-        lines += [str(r) for r in self.break_reasons]
-        for i, text in enumerate(self.graphs):
-            lines += [f"--- graph {i}", text]
-        return "\n".join(lines)
+        return self.text()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Callable
 
-from . import progress
+from . import observing, progress
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -83,11 +83,12 @@ def enable(names: str = "") -> None:
 
 @contextlib.contextmanager
 def timed(stage: str) -> Iterator[None]:
-    """Report the seconds that the block takes to the ``timing`` channel, and that it is under way (``progress``)."""
-    log = _channels["timing"]
+    """Report the seconds that the block takes to the ``timing`` channel and to who asks for a report, and that it is
+    under way (``progress``)."""
+    log, observer = _channels["timing"], observing.observer()
     start = time.perf_counter() if log else 0.0
     try:
-        with progress.phase(stage):
+        with progress.phase(stage), contextlib.nullcontext() if observer is None else observer.stage(stage):
             yield
     finally:
         log(f"{stage}: {time.perf_counter() - start:.3f} s")

@@ -27,6 +27,8 @@ class Plan:
         graph: what it computes, as it was optimised.
         backward: the graph of the gradients, where there is one.
         launches: how many generated kernels one call launches, with those of the backward.
+        described: what the plan does, and that of the backward, where someone asks for a report
+            (``codegen.described.Described``).
     """
 
     native: Callable
@@ -35,6 +37,7 @@ class Plan:
     graph: Graph | None = None
     backward: Graph | None = None
     launches: int = 0
+    described: tuple = ()
 
     def bind(self, tensors: dict[int, torch.Tensor]) -> Plan:
         """The plan with some inputs given for good, which it does not keep alive."""

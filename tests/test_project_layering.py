@@ -13,11 +13,11 @@ PACKAGE = ROOT / "jit"
 
 # Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no
 # room.
-SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "progress",
+SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "observing", "progress",
           "reasons", "recent", "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "in_parts",
-       "narrowing", "numerics", "interop", "second", "saving", "commands", "__init__", "__main__")
+       "narrowing", "numerics", "interop", "second", "report", "saving", "commands", "__init__", "__main__")
 
 # What codegen is given is written in these languages of the graph room, so it may read them: sizes, the nodes' types,
 # and what prims and operators mean.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
-from .. import devices, turns
+from .. import devices, observing, turns
 from ..graph import windows
 from ..graph.prim_info import BESIDE_ROWS, OF_A_PRODUCT, STORED
 from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
@@ -43,15 +43,17 @@ _LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
+_IN_CHUNKS = "long rows are cut into chunks, and the results of whole rows are there in a second kernel alone"
 MAX_CAT_INLINE = 4        # operands of a concatenation that is computed by selection in its reader
 
 
 class Schedule:
     """The result: ``order`` is the groups and library calls in execution order; ``stored``: the nodes that get a
-    buffer; ``roots``: node -> its roots; ``calls``: node -> the library call that makes it."""
+    buffer; ``roots``: node -> its roots; ``calls``: node -> the library call that makes it; ``refused``: two roots that
+    could not be in one kernel, and why, where someone asks for a report."""
 
     def __init__(self) -> None:
-        self.order, self.stored, self.roots, self.calls = [], set(), {}, {}
+        self.order, self.stored, self.roots, self.calls, self.refused = [], set(), {}, {}, []
 
 
 def _uses(graph: Graph, numel: dict[Node, int]) -> tuple[dict[Node, dict], set[Node]]:
@@ -373,6 +375,8 @@ class _Fuser:
         self.groups = {}      # id -> group or library call, in order
         self.by_bit = []      # bit number -> root or library call
         self.enabled = True
+        self.why = ""         # the last two groups could not be joined
+        self.refused = None if observing.observer() is None else []  # (root, root, why)
 
     # reachability
 
@@ -401,33 +405,34 @@ class _Fuser:
         # A kernel has one device, and limits of size.
         if (a.device != b.device or len(a.members) + len(b.members) > MAX_MEMBERS
             or len(a.reads | b.reads) > MAX_READS):
-            return None
+            return self._apart("a kernel has one device, and limits of how much it computes and reads")
         # Siblings do not read each other.
         downstream = a.anc & b.mask or b.anc & a.mask
         if downstream and not tie.related:
-            return None
+            return self._apart("one needs a result of the other that has to be complete before")
         # Each loop of the one is a loop of the other; what reads the results of rows alone has no loops over rows.
         mapping = tie.mapping(a, b, self.roots)
         if mapping is None or len(mapping) != len(b.dims) or len(set(mapping.values())) != len(mapping):
-            return None
+            return self._apart("they go over different elements: the one reads what the other computes, or what both "
+                               "read, in another order or another shape")
         whole = len(mapping) == len(a.dims)
         if not whole and (not tie.behind or b.reduced or not a.reduced.isdisjoint(mapping.values())
                           or len(b.dims) + len(a.reduced) != len(a.dims)):
-            return None
+            return self._apart("they go over spaces of different sizes")
         # The loops are of one length; those of a value and of what reads it in step are, by its type.
         if not tie.behind and not all(same(b.dims[x], a.dims[y]) for x, y in mapping.items()):
-            return None
+            return self._apart("they go over spaces of different sizes")
         # All reductions are over the same loops, and what depends on the order of these finds them in it.
         order = [mapping[x] for x in sorted(b.reduced)]
         if order and a.reduced and a.reduced != set(order):
-            return None
+            return self._apart("they reduce over different axes")
         if order != sorted(order) and any(m.node.op in POSITIONS for m in b.members):
-            return None
+            return self._apart("the position of an extremum depends on the order of the axes, which differs")
         if any(m.node.op in SCATTERS for g in (a, b) for m in g.members):
-            return None
+            return self._apart("one of them writes to places that data decide")
         # What is kept of a sorted row is another element than the one of the iteration.
         if tie.behind and any(m.kept is not None for m in a.members):
-            return None
+            return self._apart("one sorts rows, of which the other reads a part")
         # Loops that scan do not reduce, and only what reads a scan, or is read by it, or is one of the same rows,
         # shares them with it.
         if order or a.reduced and not tie.behind:
@@ -435,21 +440,28 @@ class _Fuser:
             beside = all(scans) and not tie.behind and a.reduced == set(order)
             if any(scans) and not beside and (not tie.behind or not scans[1]
                                               or any(m.node.op in REDUCTIONS for m in a.members)):
-                return None
+                return self._apart("one of them goes along rows in order, such as a cumulative sum, and the other "
+                                   "reduces")
         # Rows are cut into chunks for all reductions or for none, and chunks know no order. The results of whole rows
         # are there in the second kernel alone, which does not visit elements.
         if tie.behind:
             (root,) = b.members
             if ((a.split if a.reduced else b.split)
                 and (root.node.op in IN_ORDER or whole and self._comes_after(root, a))):
-                return None
+                return self._apart(_IN_CHUNKS)
         elif (order and a.reduced and bool(a.split) != bool(b.split)
               or downstream and (order or a.reduced) and (a.split or b.split)):
-            return None
+            return self._apart(_IN_CHUNKS)
         # What one reads of the other it reads in the iteration that computes it.
         if not tie.behind and not self._read_in_step(a, b, mapping):
-            return None
-        return None if self._between(a, b) else mapping
+            return self._apart("one reads elements that the other computes in another iteration")
+        return self._apart("what has to run between them needs the one, and is needed by the other") if self._between(
+            a, b) else mapping
+
+    def _apart(self, why: str) -> Optional[dict[int, int]]:
+        """None: two groups cannot be joined, and why."""
+        self.why = why
+        return None
 
     def _comes_after(self, root: Root, g: Group) -> bool:
         """Whether a root needs the result of a row, were it in ``g``."""
@@ -536,6 +548,8 @@ class _Fuser:
                 mapping = self.fusable(a, b, tie)
                 if mapping is not None:
                     self._join(a, b, mapping)
+                elif self.refused is not None:
+                    self.refused.append((tie.first, tie.second, self.why))
 
     def _ties_of(self, root: Root) -> Iterator[Tie]:
         """A new root joins the last of its producers that it can, and then brings the others together."""
@@ -711,7 +725,7 @@ class _Fuser:
 
     def _finish(self) -> Schedule:
         s = Schedule()
-        s.roots, s.calls = self.roots, self.calls
+        s.roots, s.calls, s.refused = self.roots, self.calls, self.refused or []
         stored = s.stored
         for n in self.wanted:
             if n.op not in EXTERN:

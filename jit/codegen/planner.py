@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
-from .. import config, devices, logs, meanwhile, runtime
+from .. import config, devices, logs, meanwhile, observing, runtime
 from ..graph.ir import TensorType
 from ..graph.prims import GROUPED
 from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
@@ -18,6 +18,7 @@ from .alike import Alike
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
 from .collective_calls import in_fewer_steps
+from .described import Described, describe
 from .direct_writes import write_into_inputs
 from .emit_plan import emit
 from .in_place import reuse_in_place
@@ -75,7 +76,8 @@ class CompiledGraph:
 
     ``plan``: the runtime's Plan. ``kernels``: (name, source text) of each distinct kernel. ``loops``: name -> loop
     kernel. ``launches``: the loop kernels in launch order. ``int_symbols``: the size symbols to be passed as ints after
-    the tensors. ``takes``, ``gives``: the types of its inputs and results. ``call(*tensors, *ints)`` runs it.
+    the tensors. ``takes``, ``gives``: the types of its inputs and results. ``described``: what it does, where someone
+    asks for a report. ``call(*tensors, *ints)`` runs it.
     """
 
     plan: runtime.plan.Plan
@@ -85,6 +87,7 @@ class CompiledGraph:
     int_symbols: tuple = ()
     takes: tuple[TensorType, ...] = ()
     gives: tuple[TensorType, ...] = ()
+    described: Described | None = None
 
     @functools.cached_property
     def call(self) -> Callable:
@@ -133,6 +136,8 @@ class Planner:
         self.times: list[int] = []  # for each of them the number of the schedule's step of which it is a part
         self.launches: list = []  # loop kernels, in order
         self.launch_keys: list[tuple] = []  # what is compiled for each of them
+        self.origins: list[Group | Node] = []  # what each of them computes
+        self.refused: list[tuple] = []  # see ``fusion.Schedule``
         self.joined: dict[tuple, int] = {}  # keys of kernels of several runs at once -> of how many at most
         self.aligned_inputs: set[int] = set()  # inputs whose address kernels take for an aligned one
 
@@ -140,6 +145,7 @@ class Planner:
         """Decide what is done in which order, where each value lies, and what the kernels are. The order of the passes
         is stated here: each relies on those before it."""
         schedule = fusion.fuse(self.graph, self.options.fuse)
+        self.refused = schedule.refused
         b = self.buffers = Buffers(self.graph, schedule)
         self.alike = Alike(b.storages)
         schedule.order = failing.writes_last(self.graph, schedule, [unaliased(o.node) for o in self.graph.outputs
@@ -180,12 +186,12 @@ class Planner:
     def call_library(self, call: LibraryCall) -> None:
         if call.node.attrs.get("target") in GROUPED:
             for kernel, arguments in grouped.kernels(call.node, self.graph, self.buffers, len(self.launches)):
-                self._run(kernel, arguments, call.node.inputs[0].device, False)
+                self._run(kernel, arguments, call.node.inputs[0].device, False, call.node)
         elif user_launches.call_of(call.node):
             self.steps.append(user_launches.LaunchUserKernel(call.node))
         elif computed_here(call.node):
             for kernel, arguments in attention.kernels(call.node, self.graph, self.buffers, len(self.launches)):
-                self._run(kernel, arguments, call.node.inputs[0].device, False)
+                self._run(kernel, arguments, call.node.inputs[0].device, False, call.node)
         else:
             self.steps.append(CallLibrary(call.node))
 
@@ -212,12 +218,13 @@ class Planner:
             arguments = tuple(partials.get(a, a) for a in lowered.arguments)
             kernel = lowered.kernel if group.lay_out is None else group.lay_out(lowered.kernel)
             kernel, arguments = self._settled(kernel, arguments, group.device, t)
-            self._run(kernel, arguments, group.device, t in b.commits)
+            self._run(kernel, arguments, group.device, t in b.commits, group)
 
-    def _run(self, kernel: Kernel, arguments: tuple, device: torch.device, commits: bool) -> None:
+    def _run(self, kernel: Kernel, arguments: tuple, device: torch.device, commits: bool, origin: Group | Node) -> None:
         self.steps.append(RunKernel(len(self.launches), arguments, device, commits))
         self.launches.append(kernel)
         self.launch_keys.append(self.launch_key(kernel, arguments))
+        self.origins.append(origin)
 
     def _settled(self, kernel: Kernel, arguments: tuple, device: torch.device, t: int) -> tuple[Kernel, tuple]:
         """A kernel whose layout suits the addresses of its buffers, and the storages with its scratch memory."""
@@ -306,7 +313,8 @@ class Planner:
         kernels = {k.name: k for k in self.named.values()}
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for _, key in self._runs()],
                              tuple(self.regs.int_symbols), tuple([n.type for n in self.graph.inputs]),
-                             tuple([o.node.type for o in self.graph.outputs]))
+                             tuple([o.node.type for o in self.graph.outputs]),
+                             describe(self) if observing.observer() is not None else None)
 
 
 def _untimed(call: epilogues.Call) -> Candidate | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.plan import Plan
 from ..runtime.steps import Arena, Argument, Free, fields_of
+from .described import Described, several_times
 
 if TYPE_CHECKING:
     from ..graph.ir import TensorType
@@ -48,6 +49,7 @@ class Stamper:
         self.aligned: set[int] = set()
         self.every_aligned = False
         self.launches: list = []
+        self.times: dict[int, int] = {}  # id of a part -> how often it is done
 
     def stamp(self, part: CompiledGraph, reads: Sequence[Hashable], results: Sequence[Hashable]) -> None:
         """Add the steps of a part: it is given the values ``reads``, and its results are known as ``results`` from here
@@ -82,6 +84,7 @@ class Stamper:
             if name is not None:
                 self.slots[name], self.types[name] = slot(old), made
         self.launches += part.launches
+        self.times[id(part)] = self.times.get(id(part), 0) + 1
 
     def rename(self, name: Hashable, other: Hashable) -> None:
         """A value is known by another name too."""
@@ -129,7 +132,13 @@ def together(parts: Sequence[CompiledGraph], stamper: Stamper, results: Sequence
     kernels = {name: (name, text) for compiled in parts for name, text in compiled.kernels}
     loops = {name: loop for compiled in parts for name, loop in compiled.loops.items()}
     return dataclasses.replace(parts[0], plan=stamper.plan(results, graphs), kernels=list(kernels.values()),
-                               loops=loops, launches=stamper.launches)
+                               loops=loops, launches=stamper.launches, described=_described(parts, stamper))
+
+
+def _described(parts: Sequence[CompiledGraph], stamper: Stamper) -> Described | None:
+    """What the whole does, where someone asks for it."""
+    found = [(part.described, stamper.times.get(id(part), 0)) for part in parts]
+    return None if any(d is None for d, _ in found) else several_times(found)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable
 
 import torch
 
-from .. import torch_private
+from .. import observing, torch_private
 from ..errors import Unsupported
 from ..graph import refusals
 from . import in_graph, marks, tables
@@ -98,6 +98,8 @@ class Calls:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
         if not anew and args and self.s.siblings.takes(fn, args[0]):
             return self.s.siblings.call(fn, args, kwargs, lambda: self.inline(fn, args, kwargs, direct, anew=True))
+        if (observer := observing.observer()) is not None:
+            observer.follows(code, True)
         frame = Frame(self.s, fn, self.bind(fn, args, kwargs))
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
             frame.set_up_generator()

@@ -69,6 +69,7 @@ class Captured:
         instructions: how many instructions were executed symbolically.
         seconds: CPU time of this process for all of it, kernels that were built in this process included.
         entry: the dispatcher's, that was made of it.
+        code: of the function, as messages name it.
     """
 
     target: types.FunctionType | None
@@ -86,6 +87,7 @@ class Captured:
     instructions: int = 0
     seconds: float = 0.0
     entry: Any = None
+    code: types.CodeType | None = None
 
     def summary(self) -> Captured:
         """What is remembered of it: nothing that refers to the program's objects."""

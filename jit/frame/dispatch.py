@@ -10,11 +10,12 @@ import time
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from .. import config, failures, logs, meanwhile, progress, torch_private, turns
+from .. import config, failures, logs, meanwhile, observing, progress, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
+from ..runtime import cures
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 recompiles_log = logs.channel("recompiles")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
+_missed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # dispatcher -> weakly, its ``on_miss``
 _counts = {"graphs": 0, "captures": 0}
+_MOST_AGAIN = 20  # times that a function was compiled again that are remembered
 _MOST_FAILURES = 4  # of our rules in one function, until it runs in eager for good
 # Frames that run in eager for what they do, not for what they call.
 _EAGER_RAISES = ("raises", "gradient", "lazy-module")
@@ -235,6 +238,15 @@ def user_code(fn: Callable) -> types.CodeType:
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
+class Again(NamedTuple):
+    """Why a function was compiled for the ``number``-th time: what differed from the entry that is nearest, and what to
+    write to avoid it ("": nothing)."""
+
+    number: int
+    differed: str
+    cure: str
+
+
 class Missed:
     """``on_miss`` of one dispatcher: captures, adds an entry, and gives up after ``config.cache_limit`` entries of one
     kind (``circumstances.py``)."""
@@ -254,7 +266,7 @@ class Missed:
         self.failures = 0
         self.assuming = True
         self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
-        self.reasons: list[str] = []
+        self.again: list[Again] = []  # why it was compiled again, the last times
         self.waiting = background.Waiting()
 
     def renew(self, resumed: bool | str | None = None) -> None:
@@ -383,7 +395,11 @@ class Missed:
         self.dynamic.tried.vary |= self.settings.sizes_vary and bool(self.dynamic.resumed)
         start = time.perf_counter()
         try:
-            captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
+            if (observer := observing.observer()) is not None:
+                observer.follows(code, False)
+            with logs.timed("capture"):
+                captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
+            captured.code = code
             program = self.guard_program(captured)
             target = captured.target if self.worth_calling(captured) else None
             turns.check_state()
@@ -436,11 +452,16 @@ class Missed:
 
     def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...]) -> None:
         why = differences(entries, values)
-        self.reasons = [text for entry, text in zip(entries, why) if entry in competing] or why
+        nearest = max((k for k, entry in enumerate(entries) if entry in competing or not competing),
+                      key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
+        cure = cures.cure(entries[nearest].guards, values) if entries else ""
+        again = Again(len(self.captures) + 1, why[nearest] if why else "not known", cure)
+        self.again = [*self.again[-_MOST_AGAIN:], again]
         if recompiles_log:
             code = user_code(fn)
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
-            recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}")
+            recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}"
+                           + (f"\n  to avoid it: {cure}" if cure else ""))
 
     def give_up(self, fn: Callable, entries: tuple, competing: list) -> None:
         """Calls like this one run in eager from now on; all do once there are too many entries."""
@@ -452,7 +473,9 @@ class Missed:
         code = user_code(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
                 f"{len(competing) if kind else len(entries)} times and runs in "
-                f"eager from now on. What kept changing: {self.reasons[-1] if self.reasons else 'not known'}")
+                f"eager from now on. What kept changing: {self.again[-1].differed if self.again else 'not known'}")
+        if self.again and self.again[-1].cure:
+            text += f". To avoid it: {self.again[-1].cure}"
         recompiles_log(text)
         if not self.settings.quiet:
             warnings.warn(text, stacklevel=3)
@@ -504,17 +527,37 @@ def wrapped_function(dispatcher) -> types.FunctionType:
     return fn.__func__ if isinstance(fn, types.MethodType) else fn
 
 
+def plain(fn: Any) -> Any:
+    """The function behind a compiled one; anything else as it is."""
+    return fn.__wrapped__ if isinstance(fn, native().Dispatcher) else fn
+
+
 def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resumed: bool | str = False):
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
     break; "step": it is a step of a generator."""
     missed = Missed(settings, bound, resumed)
-    return track(native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound))
+    made = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
+    _missed[made] = weakref.ref(missed)
+    return track(made)
 
 
 def track(dispatcher):
     """Have ``reset`` know of a dispatcher; gives it back."""
     _dispatchers.add(dispatcher)
     return dispatcher
+
+
+def why_again(fn: Any) -> list[tuple[str, Again]]:
+    """(name of a function, why it was compiled again) of a compiled function or module, and of what goes on behind its
+    graph breaks."""
+    dispatcher = getattr(type(fn), "_jit_dispatcher", fn)
+    dispatcher = getattr(dispatcher, "__func__", dispatcher)  # of a method
+    known = _missed.get(dispatcher) if isinstance(dispatcher, native().Dispatcher) else None
+    missed = known and known()
+    if not missed:
+        return []
+    alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is missed.settings]
+    return [(user_code(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
 
 
 def dispatchers() -> list:

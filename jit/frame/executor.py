@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, NoReturn
 
-from .. import progress
+from .. import observing, progress
 from ..errors import Unsupported
 from ..turns import point
 from .decode import decode
@@ -136,6 +136,8 @@ class Frame:
         """Execute until the frame returns, yields or raises, or is before the instruction ``stop``."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s
         progress.tick()
+        if (observer := observing.observer()) is not None:
+            instructions = observer.reading(self.fn.code, instructions)
         while self.pc != stop:
             instr = instructions[self.pc]
             if self.spliceable:

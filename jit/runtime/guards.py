@@ -59,6 +59,7 @@ entry's plan are bound to what the accessors reach.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -203,13 +204,24 @@ def state_difference(expected: tuple, found: tuple) -> str:
                      for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
 
 
+# How modules keep their parts, which the program names otherwise, and what is in use where a graph breaks.
+_PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
+_IN_USE = re.compile(r"(?<![\w\])])\.stack\d+\b")
+
+
+def in_users_terms(text: str) -> str:
+    """The text of a source as the program would write it."""
+    named = _PARTS.sub(lambda m: f"[{m[1]}]" if m[1].isdigit() else f".{m[1]}", text)
+    return _IN_USE.sub("a value in use at the graph break", named)
+
+
 def path(accessors: Sequence[tuple], index: int) -> str:
     """An accessor by its name, or by what it reads."""
     if index < 0:
         return "global state"
     parent, kind, *rest = accessors[index]
     if len(rest) > 1:
-        return str(rest[1])
+        return in_users_terms(str(rest[1]))
     value = rest[0]() if kind == "weak" else rest[0] if rest else None
     if parent < 0:
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)

@@ -1,0 +1,1 @@
+"""Reports of what was compiled: ``jit.explain(fn)(*args)`` gathers one, as text and as a page of HTML."""

@@ -1,0 +1,179 @@
+"""Makes a report of what was captured and compiled in one call."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import linecache
+import platform
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import devices
+from ..graph.prim_info import info
+from ..graph.writing import PackedGraph
+from ..runtime.guards import in_users_terms
+from . import model
+from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place
+
+if TYPE_CHECKING:
+    from ..codegen.described import Described, DescribedStep
+    from ..frame.breaks import BreakReason
+    from ..frame.capture import Captured
+    from ..graph.ir import Graph
+    from ..observing import Observer
+    from ..plans import Plan
+
+
+def report(title: str, captured: Sequence[Captured], plans: dict[Graph, Plan], observer: Observer,
+           recompiles: Sequence[model.Recompile] = ()) -> model.Report:
+    """What these captures came to. ``plans``: graph as captured -> what it was compiled to."""
+    regions, used = [], []
+    for c in captured:
+        plan = plans.get(c.graph) if c.graph is not None else None
+        regions.append(_region(c, plan))
+        used.append(plan)
+    kinds = {step.device for r in regions for p in r.plans for step in p.steps}
+    place = regions[0].place if regions else None
+    return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer)), tuple(recompiles),
+                        _phases(observer), _versions(),
+                        "; ".join(str(devices.backend(torch.device(kind)).architecture()) for kind in sorted(kinds)))
+
+
+def _region(c: Captured, plan: Plan | None) -> model.Region:
+    code = c.code
+    place = Place(code.co_filename, code.co_firstlineno, code.co_qualname) if code is not None else Place("", 0, "?")
+    entry = c.entry
+    unnamed = () if entry is None else tuple(f"{what}: {name.why_not()}" for what, name in entry.holds()
+                                             if name.why_not())
+    guards = () if c.guards is None else tuple(
+        model.Guard("" if not fact.of_object else in_users_terms(str(source)), str(fact))
+        for source, fact in c.guards.rows())
+    return model.Region(place.function, place, () if plan is None else tuple(_plans(plan)), guards,
+                        tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)
+
+
+def _break(b: BreakReason) -> model.Break:
+    return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame)
+
+
+def _plans(plan: Plan) -> list[model.PlanReport]:
+    found = []
+    graphs = [plan.graph, plan.backward]
+    for direction, graph, described in zip((model.FORWARD, model.BACKWARD), graphs, plan.described):
+        if described is None:
+            continue
+        names = {step.name for step in described.steps}
+        if isinstance(graph, PackedGraph):
+            graph = graph()
+        found.append(model.PlanReport(
+            direction, "" if graph is None else graph.python(),
+            0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
+            tuple(map(_step, described.steps)), tuple(model.Apart(*row) for row in described.apart),
+            _memory(described), tuple((name, text) for name, text in plan.kernels if name in names)))
+    return found
+
+
+def _step(s: DescribedStep) -> model.Step:
+    return model.Step(s.kind, s.name, s.computes, tuple(Place(*p) for p in s.places), s.space, s.device, s.read,
+                      s.written, s.operations, s.why, None, least_seconds(s), s.times)
+
+
+def least_seconds(step: DescribedStep) -> float | None:
+    """What the device's memory and, for products, its arithmetic take at best; None where it does not tell."""
+    architecture = devices.backend(torch.device(step.device)).architecture()
+    if not architecture.bandwidth:
+        return None
+    seconds = (step.read + step.written) / architecture.bandwidth
+    if step.kind == model.LIBRARY and architecture.products:
+        seconds = max(seconds, step.operations / architecture.products)
+    return seconds
+
+
+def _memory(d: Described) -> model.Memory:
+    return model.Memory(d.inputs, d.results, 0, d.temporary, d.live)
+
+
+def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
+    found: dict[str, float] = {}
+    for name, seconds in observer.phases.items():
+        name = "passes" if name.startswith("pass ") else "compiling C++" if name.startswith("g++") else name
+        found[name] = found.get(name, 0.0) + seconds
+    return tuple(sorted(found.items(), key=lambda row: -row[1]))
+
+
+def _versions() -> str:
+    parts = [f"Python {platform.python_version()}", f"PyTorch {torch.__version__}"]
+    for package in ("triton",):
+        try:
+            parts.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return ", ".join(parts)
+
+
+# -- source -----------------------------------------------------------------------------------------------------------
+
+
+def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observer: Observer) -> list[model.Source]:
+    """The functions that were followed, those of the program's before PyTorch's own."""
+    operations: dict[tuple[str, int], int] = {}
+    regions: dict[tuple[str, int], set[int]] = {}
+    for k, (c, plan) in enumerate(zip(captured, plans)):
+        graph = c.graph
+        for n in graph.nodes if graph is not None else ():
+            loc: Any = n.loc
+            if loc is None or info(n.op).kind in ("input", "number"):
+                continue
+            for file, line in {(loc.file, loc.line), *([loc.user[:2]] if loc.user is not None else [])}:
+                operations[file, line] = operations.get((file, line), 0) + 1
+                regions.setdefault((file, line), set()).add(k)
+    breaks: dict[tuple[str, int], list[BreakReason]] = {}
+    for c in captured:
+        for b in c.breaks:
+            breaks.setdefault((b.file, b.line), []).append(b)
+    # A function that goes on behind a break has code of its own, with the lines of the whole.
+    lines: dict[tuple[str, int, str], set[int]] = {}
+    for code, executed in observer.lines.items():
+        lines.setdefault((code.co_filename, code.co_firstlineno, code.co_qualname), set()).update(executed)
+    found, seen = [], set()
+    for code, inlined in observer.followed.items():
+        if (code.co_filename, code.co_firstlineno, code.co_qualname) in seen:
+            continue
+        seen.add((code.co_filename, code.co_firstlineno, code.co_qualname))
+        made = _source(code, inlined, lines, operations, regions, breaks)
+        if made is not None:
+            found.append(made)
+    return sorted(found, key=lambda s: (s.inlined, _is_pytorchs(s.place.file)))
+
+
+def _is_pytorchs(file: str) -> bool:
+    return file.startswith(torch.__path__[0])
+
+
+def _source(code: types.CodeType, inlined: bool, executed: dict, operations: dict, regions: dict,
+            breaks: dict) -> model.Source | None:
+    text = linecache.getlines(code.co_filename)
+    if not text:
+        return None
+    own = executed.get((code.co_filename, code.co_firstlineno, code.co_qualname), set())
+    try:
+        count = len(inspect.getblock(text[code.co_firstlineno - 1:]))
+    except (IndexError, SyntaxError, IndentationError):  # the file was changed, or it is no file of Python's
+        count = max((line for *_, line in code.co_lines() if line), default=0) - code.co_firstlineno + 1
+    whole = any(b.whole_frame for found in breaks.values() for b in found
+                if b.file == code.co_filename and b.function == code.co_qualname)
+    lines = []
+    for number in range(code.co_firstlineno, code.co_firstlineno + count):
+        key = code.co_filename, number
+        said = breaks.get(key, ())
+        kind = (BREAK if said else CAPTURED if key in operations else "" if number not in own
+                else EAGER if whole else FOLLOWED)
+        lines.append(model.Line(number, text[number - 1].rstrip("\n") if number <= len(text) else "", kind,
+                                tuple(sorted(regions.get(key, ()))), operations.get(key, 0),
+                                "; ".join(dict.fromkeys(f"{b.why} ({b.hint})" for b in said))))
+    return model.Source(Place(code.co_filename, code.co_firstlineno, code.co_qualname), code.co_qualname,
+                        tuple(lines), inlined)

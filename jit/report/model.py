@@ -1,0 +1,217 @@
+"""What a report says: plain data, which ``gather`` fills in, and ``text`` and ``html`` show.
+
+Sizes are in bytes, times in seconds, operations are single additions, multiplications or function values. Lines count
+from 1. None stands for what is not known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+CAPTURED, FOLLOWED, BREAK, EAGER = "captured", "followed", "break", "eager"
+FORWARD, BACKWARD = "forward", "backward"
+KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
+
+
+class Place(NamedTuple):
+    """A line of the program's."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Something that a plan does when it is run.
+
+    Attributes:
+        kind: ``KERNEL``, of ours; ``LIBRARY``, an operator of PyTorch's; ``USER_KERNEL``, a Triton kernel of the
+            program's own.
+        name: of the kernel, or of the operator.
+        computes: the names of the operations that it does, in order.
+        places: where in the program these stand, without repeats, in order.
+        space: the sizes that its loops go over, or of a library call's first result, as text.
+        device: as text.
+        read, written: bytes of memory that it reads and writes, each element counted once.
+        operations: arithmetic, with products of matrices as two for each element of a sum.
+        why: of a library call, why it is one; else empty.
+        seconds: measured, of one run.
+        least: the seconds that the device's memory and arithmetic allow at best.
+        times: how often a run of the plan does it.
+    """
+
+    kind: str
+    name: str
+    computes: tuple[str, ...]
+    places: tuple[Place, ...]
+    space: str
+    device: str
+    read: int
+    written: int
+    operations: int
+    why: str = ""
+    seconds: float | None = None
+    least: float | None = None
+    times: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """Two kernels that were not made one although the second reads what the first computes, or both read the same.
+
+    Attributes:
+        first, second: the numbers of the steps.
+        why: one sentence.
+        moved: bytes that go through memory between them for that.
+    """
+
+    first: int
+    second: int
+    why: str
+    moved: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What a plan needs beside its inputs.
+
+    Attributes:
+        inputs: bytes of the inputs.
+        results: bytes of what it returns; saved: of that, what is kept for the backward.
+        temporary: bytes of the arena, in which what is needed for a while lies.
+        live: bytes that are in use beside the inputs, step by step.
+    """
+
+    inputs: int
+    results: int
+    saved: int
+    temporary: int
+    live: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanReport:
+    """A plan of a graph: its only one, or that of the forward or the backward.
+
+    Attributes:
+        direction: ``FORWARD`` or ``BACKWARD``.
+        graph: what it computes, as runnable Python.
+        kernels: (name, source text).
+    """
+
+    direction: str
+    graph: str
+    operations: int
+    steps: tuple[Step, ...]
+    apart: tuple[Apart, ...]
+    memory: Memory
+    kernels: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Break:
+    """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line."""
+
+    id: str
+    kind: str
+    why: str
+    hint: str
+    place: Place
+    whole: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """A fact that compiled code relies on.
+
+    Attributes:
+        about: the expression of which it says something, in the program's terms, such as ``self.layers[0].weight``; ""
+            of the state of PyTorch.
+        fact: what has to be so.
+        watched: it costs nothing at a call: what may change it is watched; else it is checked at each call.
+    """
+
+    about: str
+    fact: str
+    watched: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A part of the program that was captured at once: a whole function, or one up to or from a graph break on.
+
+    Attributes:
+        name, place: of the function.
+        plans: what runs; none where there is nothing for a graph to do.
+        guards: in the order in which they are checked.
+        breaks: at its end.
+        seconds: of capturing and compiling it.
+        instructions: how many instructions of Python's were followed.
+        unnamed: what of it no other process could find, so that it is not kept on disk, and why.
+    """
+
+    name: str
+    place: Place
+    plans: tuple[PlanReport, ...]
+    guards: tuple[Guard, ...]
+    breaks: tuple[Break, ...]
+    seconds: float
+    instructions: int
+    unnamed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of source. ``kind``: ``CAPTURED``, it is in a graph; ``FOLLOWED``, Python that is done with once it is
+    compiled; ``BREAK``, a graph ends here; ``EAGER``, it runs in Python at each call; "" for what was not come to.
+    ``regions``: numbers of the regions that it is a part of. ``operations``: of the graphs that come from it.
+    ``note``: what there is to say of a break."""
+
+    number: int
+    text: str
+    kind: str = ""
+    regions: tuple[int, ...] = ()
+    operations: int = 0
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A function that was captured, or inlined into one that was. ``inlined``: it is called from there."""
+
+    place: Place
+    name: str
+    lines: tuple[Line, ...]
+    inlined: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Recompile:
+    """A further entry of a function. ``differed``: the one fact that no longer held; ``cure``: what to write to avoid
+    it; "" where there is nothing."""
+
+    function: str
+    number: int
+    differed: str
+    cure: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All of it. ``phases``: seconds of each stage of compiling, without those inside it; ``versions``: what it was
+    made with; ``device``: of the figures of the roofline, as text."""
+
+    title: str
+    place: Place | None
+    regions: tuple[Region, ...]
+    sources: tuple[Source, ...]
+    recompiles: tuple[Recompile, ...]
+    phases: tuple[tuple[str, float], ...]
+    versions: str
+    device: str
+    measured: bool = False

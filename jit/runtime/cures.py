@@ -1,0 +1,80 @@
+"""What a user can write so that a function is not compiled again for what has differed: one entry for each kind of
+fact for which there is something to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import torch
+
+from .. import torch_private
+from . import facts, guards
+
+
+def cure(program: Any, locals: Sequence[object]) -> str:
+    """What to write so that calls such as with these locals, which a guard program has not accepted, need no code of
+    their own; "" where there is nothing."""
+    failure = program.failure(tuple(locals))
+    if failure is None:
+        return ""
+    index, reached, found = failure
+    at, _, _, fact = (*program.checks[index], None, None)[:4]
+    advice = _CURES.get(type(fact))
+    if advice is None or not reached and at >= 0:
+        return ""
+    with torch_private.WithoutTorchFunction():
+        return advice("" if at < 0 else guards.path(program.accessors, at), fact, found)
+
+
+def held(program: Any, locals: Sequence[object]) -> float:
+    """The share of a guard program's checks that hold for these locals before the first one that does not."""
+    failure = program.failure(tuple(locals))
+    return 1.0 if failure is None else failure[0] / max(len(program.checks), 1)
+
+
+def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
+    spec = fact.value
+    if not isinstance(found, torch.Tensor):
+        return f"pass a tensor for {about} at each call"
+    if found.dtype != spec.dtype:
+        return f"convert {about} to one dtype before the call: each dtype has code of its own"
+    if spec.requires_grad is not None and found.requires_grad != spec.requires_grad:
+        return ("call it always with gradients, or always without (torch.no_grad(), detach()): each way has code of "
+                "its own")
+    if spec.sizes is not None and found.dim() != len(spec.sizes):
+        return f"give {about} the same number of dimensions at each call"
+    for d, (wanted, size) in enumerate(zip(spec.sizes or (), found.shape)):
+        if wanted is not None and wanted != size:
+            return (f"jit.mark_dynamic({about}, {d}) before the first call, or jit.compile(..., dynamic=True), makes "
+                    "code for all sizes at once")
+    return f"lay {about} out alike at each call, with {about}.contiguous(): each layout has code of its own"
+
+
+def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
+    if type(found) in (int, float) and type(fact.value) in (int, float):
+        return f"if {about} has many values, pass it as a tensor: torch.tensor({about})"
+    return (f"keep the values of {about} few: each has code of its own; jit.config.cache_limit says how many there may "
+            "be")
+
+
+def _of_identity(about: str, fact: facts.Is, found: object) -> str:
+    return f"make the object once, and not for each call: {about} has to be the same one"
+
+
+_CURES: dict[type, Callable[[str, Any, object], str]] = {
+    facts.Tensor: _of_tensor,
+    facts.Equals: _of_constant,
+    facts.Is: _of_identity,
+    facts.TypeIs: lambda about, fact, found: f"give {about} an object of one class at each call",
+    facts.Length: lambda about, fact, found: (f"keep the length of {about} the same, or stack what it holds into one "
+                                              "tensor"),
+    facts.DictKeys: lambda about, fact, found: f"keep the keys of {about} the same from call to call",
+    facts.Truth: lambda about, fact, found: (f"each way that {about} can turn out has code of its own: keep the cases "
+                                             "few"),
+    facts.NoDictAttr: lambda about, fact, found: f"set all attributes of {about} before the first call",
+    facts.Dims: lambda about, fact, found: "sizes that satisfy this have code of their own: pad to sizes that do not "
+                                           "change it",
+    facts.GlobalState: lambda about, fact, found: "call it in one mode (gradients, autocast, default dtype): each has "
+                                                  "code of its own",
+}

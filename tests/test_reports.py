@@ -1,0 +1,290 @@
+"""What ``jit.explain`` tells: the source line by line, what each kernel and library call reads, writes and computes,
+what was not fused and why, memory, times, and why a function was compiled again."""
+
+import math
+import time
+
+import jit
+import pytest
+import torch
+from jit import observing
+from jit.report import model, text
+from torch import nn
+
+
+def steps_of(told, direction=model.FORWARD):
+    return [step for region in told.report.regions for plan in region.plans if plan.direction == direction
+            for step in plan.steps]
+
+
+def lines_of(told, name):
+    (source,) = [s for s in told.report.sources if s.name.endswith(name)]
+    return {line.text.strip(): line for line in source.lines}
+
+
+def helper(x):
+    if x.shape[0] > 100:
+        return x * 2
+    return x.t().cumsum(1)
+
+
+def broken(x):
+    y = (x * 3).relu()
+    jit.graph_break()
+    # a comment
+    for k in range(2):
+        y = y + k
+    return y.sum(0) + helper(y).mean()
+
+
+def test_the_source_line_by_line():
+    told = jit.explain(broken)(torch.randn(8, 4))
+    lines = lines_of(told, "broken")
+    kinds = {text: line.kind for text, line in lines.items()}
+    assert kinds["y = (x * 3).relu()"] == model.CAPTURED and lines["y = (x * 3).relu()"].operations >= 2
+    assert kinds["jit.graph_break()"] == model.BREAK and "jit.graph_break" in lines["jit.graph_break()"].note
+    assert kinds["# a comment"] == "" and kinds["for k in range(2):"] == model.FOLLOWED
+    assert lines["y = (x * 3).relu()"].regions != lines["y = y + k"].regions
+    inlined = lines_of(told, "helper")
+    assert inlined["if x.shape[0] > 100:"].kind == model.FOLLOWED
+    assert inlined["return x * 2"].kind == "" and inlined["return x.t().cumsum(1)"].kind == model.CAPTURED
+    (source,) = [s for s in told.report.sources if s.name.endswith("helper")]
+    assert source.inlined and source.place.line == helper.__code__.co_firstlineno
+
+
+def untouched(x):
+    return [x].__reduce__()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(128, 64), (3, 5), (1, 7), (0, 4)])
+def test_bytes_and_operations_of_a_kernel(shape):
+    told = jit.explain(lambda x: (x * 2 + 1).relu())(torch.randn(shape))
+    steps, size = steps_of(told), 4 * math.prod(shape)
+    assert len(steps) == bool(size)
+    for step in steps:
+        assert (step.kind, step.read, step.written) == (model.KERNEL, size, size)
+        assert step.operations == 3 * math.prod(shape) and step.places[0].file == __file__
+
+
+@torch.no_grad()
+def test_what_is_expanded_is_read_once_and_views_share_their_memory():
+    told = jit.explain(lambda x, y: x[:, :8] + y.expand(16, 8) + x[:, 8:])(torch.randn(16, 16), torch.randn(1, 8))
+    (step,) = steps_of(told)
+    assert step.read == 4 * (16 * 16 + 8) and step.written == 4 * 16 * 8
+
+
+@torch.no_grad()
+def test_library_calls():
+    told = jit.explain(lambda a, b: torch.linalg.solve(a @ b + 10 * torch.eye(32), b))(torch.randn(32, 32),
+                                                                                       torch.randn(32, 32))
+    calls = {step.name: step for step in steps_of(told) if step.kind == model.LIBRARY}
+    product = next(step for name, step in calls.items() if "mm" in name)
+    assert product.operations == 2 * 32 ** 3 and product.why
+    assert all(step.why for step in calls.values()) and any("linalg" in name for name in calls)
+
+
+def test_what_was_not_fused_and_why():
+    def program(x):
+        return x.cumsum(1).softmax(-1).sum(0), x.t().contiguous() * 2
+
+    told = jit.explain(program)(torch.randn(64, 32))
+    apart = [a for region in told.report.regions for plan in region.plans for a in plan.apart]
+    count = len(steps_of(told))
+    assert apart and all(a.why and 0 <= a.first < a.second < count for a in apart)
+    assert any("order" in a.why or "reduce" in a.why for a in apart)
+    fused = jit.explain(lambda x: (x * 2).exp() + 1)(torch.randn(64, 32))
+    assert not [a for region in fused.report.regions for plan in region.plans for a in plan.apart]
+
+
+@torch.no_grad()
+def test_memory():
+    def program(x):
+        return (x.softmax(-1).t() @ x).sum()
+
+    told = jit.explain(program)(torch.randn(256, 128))
+    ((memory,),) = [[plan.memory for plan in region.plans] for region in told.report.regions]
+    assert memory.inputs == 256 * 128 * 4 and memory.results == 4
+    assert max(memory.live) >= 256 * 128 * 4 + 128 * 128 * 4 and len(memory.live) == len(steps_of(told))
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x):
+        h = self.up(self.norm(x))
+        return x + self.down(torch.tanh(h) * torch.sigmoid(h) + 0.1 * h.sin() * h.cos())
+
+
+@pytest.mark.parametrize("layers, train", [(2, False), (2, True), (24, False), (24, True)])
+def test_all_launches_are_told(layers, train):
+    torch.manual_seed(0)
+    program = nn.Sequential(*[Layer() for _ in range(layers)])
+    with torch.set_grad_enabled(train):
+        told = jit.explain(lambda x: program(x).square().mean())(torch.randn(4, 16))
+    steps = steps_of(told) + steps_of(told, model.BACKWARD)
+    assert sum(step.times for step in steps if step.kind == model.KERNEL) == told.launch_count
+    assert sum(step.times for step in steps_of(told) if step.kind == model.LIBRARY) == 2 * layers
+    assert bool(steps_of(told, model.BACKWARD)) == train
+    names = {name for region in told.report.regions for plan in region.plans for name, _ in plan.kernels}
+    assert names == {step.name for step in steps if step.kind == model.KERNEL}
+
+
+def test_phases_are_no_longer_than_the_whole():
+    begin = time.perf_counter()
+    told = jit.explain(Layer())(torch.randn(4, 16))
+    took = time.perf_counter() - begin
+    phases = dict(told.report.phases)
+    assert phases["capture"] > 0 and phases["schedule"] > 0 and sum(phases.values()) <= took
+    assert observing.observer() is None
+
+
+def test_nothing_is_observed_after_an_error():
+    with pytest.raises(ZeroDivisionError):
+        jit.explain(lambda x: x * (1 / 0))(torch.ones(3))
+    assert observing.observer() is None
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_text_fits(width):
+    told = jit.explain(broken)(torch.randn(8, 4))
+    lines = told.text(width).splitlines()
+    assert max(map(len, lines)) <= width and str(told).startswith("broken: 2 graphs, 1 break")
+    assert any("# " in line and "jit.graph_break()" in line for line in lines)
+    assert len(told.text(width, everything=True).splitlines()) > len(lines)
+
+
+def test_it_is_saved(tmp_path):
+    told = jit.explain(broken)(torch.randn(8, 4))
+    told.save(tmp_path / "report.html")
+    told.save(tmp_path / "report.txt")
+    page = (tmp_path / "report.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>") and "broken" in page
+    assert "broken" in (tmp_path / "report.txt").read_text()
+    with pytest.raises(OSError):
+        told.save(tmp_path / "none" / "report.html")
+
+
+# -- compiled again ---------------------------------------------------------------------------------------------------
+
+
+class Config:
+    def __init__(self):
+        self.kind = "a"
+
+
+CONFIG = Config()
+
+
+def of_config(x):
+    return x * 2 if CONFIG.kind == "a" else x * 3
+
+
+def change_config(compiled):
+    compiled(torch.ones(3))
+    CONFIG.kind = "b"
+    compiled(torch.ones(3))
+    CONFIG.kind = "a"
+
+
+AGAIN = {
+    "size": (lambda x: x * 2, lambda f: (f(torch.ones(3, 2)), f(torch.ones(4, 2))), "size of dim 0",
+             "mark_dynamic(x, 0)"),
+    "rank": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3, 2))), "rank", "number of dimensions"),
+    "dtype": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3).double())), "dtype", "convert x"),
+    "layout": (lambda x: x * 2, lambda f: (f(torch.ones(3, 3)), f(torch.ones(3, 3).t())), "stride", "x.contiguous()"),
+    "gradients": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3, requires_grad=True))), "requires_grad",
+                  "with gradients"),
+    "text": (lambda x, kind: x * (2 if kind == "a" else 3), lambda f: (f(torch.ones(3), "a"), f(torch.ones(3), "b")),
+             "kind: expected 'a', found 'b'", "values of kind few"),
+    "length": (lambda xs: xs[0] * len(xs), lambda f: (f([torch.ones(3)]), f([torch.ones(3)] * 2)), "length",
+               "length of xs"),
+    "attribute": (of_config, change_config, "kind", "few"),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_why_it_was_compiled_again_and_what_to_write(name):
+    program, calls, differed, cure = AGAIN[name]
+    compiled = jit.compile(program)
+    calls(compiled)
+    (again,) = jit.explain(compiled)(*([torch.ones(3)] if name == "length" else torch.ones(3),),
+                                     *["a"] * (name == "text")).report.recompiles
+    assert again.number == 2 and differed in again.differed and cure in again.cure
+
+
+def test_cures_help():
+    """Doing what is said, the function is compiled once."""
+    compiled, x = jit.compile(lambda x: x * 2), torch.ones(3, 2)
+    jit.mark_dynamic(x, 0)
+    compiled(x)
+    compiled(torch.ones(4, 2))
+    assert not jit.explain(compiled)(x).report.recompiles
+    compiled = jit.compile(lambda x: x * 2)
+    for x in (torch.ones(3, 3), torch.ones(3, 3).t()):
+        compiled(x.contiguous())
+    assert not jit.explain(compiled)(torch.ones(3, 3)).report.recompiles
+
+
+def test_of_a_module_in_the_programs_own_names():
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    compiled = jit.compile(module)
+    compiled(torch.ones(2, 4))
+    module[0].weight.requires_grad_(False)
+    compiled(torch.ones(2, 4))
+    told = jit.explain(compiled)(torch.ones(2, 4))
+    (again,) = told.report.recompiles
+    assert again.differed.startswith("self[0].weight") and told.graph_count == 1
+    assert any(guard.about == "self[0].weight" for region in told.report.regions for guard in region.guards)
+
+
+class Owner:
+    scale = 2
+
+    @jit.compile
+    def call(self, x):
+        return x * self.scale
+
+
+def test_of_a_method():
+    owner = Owner()
+    owner.call(torch.ones(3))
+    owner.call(torch.ones(4, 2))
+    told = jit.explain(owner.call)(torch.ones(3))
+    assert told.graph_count == 1 and told.report.recompiles[-1].cure
+
+
+def test_the_warning_at_the_limit_says_what_to_write():
+    compiled = jit.compile(lambda x: x * 2, options={"cache_limit": 3})
+    with pytest.warns(UserWarning, match="x: dtype: expected .* To avoid it: convert x to one dtype"):
+        for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.float16):
+            compiled(torch.ones(2, dtype=dtype))
+
+
+# -- what is compiled already -----------------------------------------------------------------------------------------
+
+
+def test_a_compiled_function_is_the_function_behind_it():
+    calls = []
+
+    @jit.compile
+    def program(x):
+        calls.append(torch.compiler.is_compiling() or jit.is_compiling())
+        return x * 2
+
+    program(torch.ones(3))
+    assert calls == [True]
+    eager = jit.disable(program)
+    eager(torch.ones(3))
+    assert calls == [True, False]
+    assert jit.verify(program)(torch.ones(3)).ok
+    assert jit.explain(program)(torch.ones(3)).graph_count == 1
+
+
+@pytest.mark.parametrize("n, expected", [(1, "1 thing"), (2, "2 things")])
+def test_words(n, expected):
+    assert text.several(n, "thing") == expected
+    assert [text.ordinal(k) for k in (1, 2, 3, 4, 11, 12, 21, 102)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "102nd"]
