@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jit import commands
 from jit.errors import CompileError, NoCompiler
@@ -26,10 +27,18 @@ def _compiled_loops() -> str:
         raise doctor.Problem(str(e), "point CXX at another g++, 11 or newer") from None
 
 
+def _of_reports(name: str) -> Callable[[Sequence[str]], int]:
+    """A command of the room of reports, which is loaded when it is asked for: it needs all others, which an unknown
+    PyTorch may not let load."""
+    return lambda arguments: getattr(importlib.import_module("jit.report.commands"), name)(arguments)
+
+
 COMMANDS = {
     "build": (build.main, "build the native runtime ahead of use, which takes minutes; once for each torch and Python"),
     "cache": (commands.cache_command, "what is kept on disk: ls, stats, verify, clear"),
     "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
+    "report": (_of_reports("report_command"), "run a script, and report what was compiled in it, as text or as a page"),
+    "show": (_of_reports("show_command"), "what a function becomes: bytecode, graph, kernels, plan, guards"),
     "warm": (commands.warm_command, "run a script, and keep what is compiled in it"),
 }
 

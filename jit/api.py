@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import asyncio
 import functools
+import inspect
 import itertools
 import sys
 import types
@@ -32,11 +33,7 @@ from .graph.prim_info import info
 from .runtime import unhooked
 
 if TYPE_CHECKING:
-    from .backends import Plan
-    from .frame.capture import Captured
     from .graph.edit import GraphEditor
-    from .graph.ir import Graph
-    from .graph.recording import Gradient
     from .numerics import Verification
 
 
@@ -91,7 +88,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
                                  recompile_limit=recompile_limit)
     if disable:
         return model
-    return _compile(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
+    return compiled_with(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
 
 
 def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -123,7 +120,8 @@ def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: st
     return settings
 
 
-def _compile(model: Any, settings: Settings) -> Any:
+def compiled_with(model: Any, settings: Settings) -> Any:
+    """The compiled form of a function or module, with settings of ours."""
     model = marks.innermost(model)
     if isinstance(model, torch.nn.Module):
         return compile_module(model, settings)
@@ -134,9 +132,9 @@ def _compile(model: Any, settings: Settings) -> Any:
             return fn
         return steps.compile_steps(fn, settings) if steps.compilable(fn) else dispatch.make_dispatcher(fn, settings)
     if isinstance(fn, types.MethodType):
-        return types.MethodType(_compile(fn.__func__, settings), fn.__self__)
+        return types.MethodType(compiled_with(fn.__func__, settings), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
-        return type(fn)(_compile(fn.__func__, settings))
+        return type(fn)(compiled_with(fn.__func__, settings))
     if isinstance(fn, type):
         arguments.refuse(fn)
     if callable(fn):
@@ -230,7 +228,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
         settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
                                      options=arguments.all_options(options.get("mode"), options.get("options"))
                             | _IN_CALL)
-        report.result = _compile(model, settings)(*args, **kwargs)
+        report.result = compiled_with(model, settings)(*args, **kwargs)
         if report.own_numbers:
             report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
                                     "eager with jit.config.fallback_random")
@@ -253,19 +251,11 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
 
     def run(*args: object, **kwargs: object) -> Explanation:
         from .report import gather  # late: only reports need it
-        from .report.model import Recompile
 
-        captured: list[Captured] = []
-        plans: dict[Graph, Plan] = {}
         backend = _backend(options.get("backend"), options.get("passes", ()))
-
-        def recorded(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
-            plans[graph] = backend(graph, examples, gradient)
-            return plans[graph]
-
-        settings = Settings(recorded, False, options.get("dynamic"), on_capture=captured.append,
+        settings = Settings(backend, False, options.get("dynamic"),
                             options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
-        compiled = _compile(model, settings)
+        compiled = compiled_with(model, settings)
         with observing.observed() as observer:
             made = compiled(*args, **kwargs)
             if type(made) is types.GeneratorType:
@@ -273,7 +263,10 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                     pass
             elif type(made) is types.CoroutineType:
                 asyncio.run(made)
-        title = getattr(marks.innermost(model), "__qualname__", type(model).__name__)
+        captured, plans = [c for c, _ in observer.captured], observer.plans
+        again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
+        title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
+        code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)
         graphs = [getattr(plans[c.graph], "graph", c.graph) for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
@@ -285,7 +278,6 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                            sum(getattr(plan, "launches", 0) for plan in plans.values()),
                            [f"{what}: {name.why_not()}" for c in captured if c.entry is not None
                             for what, name in c.entry.holds() if name.why_not()],
-                           gather.report(title, captured, plans, observer,
-                                         [Recompile(name, *again) for name, again in dispatch.why_again(model)]))
+                           gather.report(title, captured, observer, again, code))
 
     return run

@@ -30,6 +30,7 @@ from .graph.passes.gradients import without_gates
 from .graph.passes.seeds import merge_seeds
 from .graph.prims import VIEWS, base_of
 from .graph.printing import symbol_origins
+from .graph.retarget import on_device
 from .graph import rounds
 from .graph.writing import PackedGraph  # by the module, graphs have names
 from .narrowing import narrow_of
@@ -114,6 +115,11 @@ def _without_gradients(graph: Graph) -> Graph:
     """The graph after the passes for one without gradients."""
     with logs.timed("passes"):
         return run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
+
+
+def for_device(graph: Graph, device: torch.device) -> CompiledGraph:
+    """What a captured graph, without its gradients, would be compiled to for a device, which need not be there."""
+    return schedule(_without_gradients(merge_seeds(on_device(graph, device))), graphs="never")
 
 
 def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradient: Gradient, second: Callable) -> Plan:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .frame.breaks import BreakReason
     from .report.model import Report
+
+
+def _forms() -> Any:
+    """What shows a report: as text, and as a page."""
+    from .report import html, text  # late: only who looks at a report needs them
+
+    return text, html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +51,15 @@ class Explanation:
     def text(self, width: int | None = None, everything: bool = False) -> str:
         """The report as text. ``width``: in characters, the terminal's if it is not given; ``everything``: with all
         guards, all pairs of kernels that were not fused, and the functions of libraries that were inlined."""
-        from .report import text  # late: only who prints it needs it
-
         assert self.report is not None
-        return text.render(self.report, width, everything)
+        return _forms()[0].render(self.report, width, everything)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a file: as a page that any browser shows, and that loads nothing else, where its name
         ends in .html, else as text with all details. Raises OSError where that fails."""
-        from .report import html  # late, as above
-
         assert self.report is not None
         page = os.fspath(path).lower().endswith((".html", ".htm"))
-        made = html.page(self.report) if page else self.text(140, everything=True) + "\n"
+        made = _forms()[1].page(self.report) if page else self.text(140, everything=True) + "\n"
         with open(path, "w", encoding="utf-8") as file:
             file.write(made)
 

@@ -30,7 +30,7 @@ CHANNELS = {
 
 
 class Channel:
-    """One named log; true when it is enabled, called with text to write a record."""
+    """One named log; true when it is enabled or listened to, called with text to write a record."""
 
     __slots__ = ("name", "enabled", "listener")
 
@@ -39,7 +39,7 @@ class Channel:
         self.listener: Callable[[str], None] | None = None  # is told too, whether it is enabled or not
 
     def __bool__(self) -> bool:
-        return self.enabled
+        return self.enabled or self.listener is not None
 
     def __call__(self, text: str) -> None:
         if self.listener is not None:

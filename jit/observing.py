@@ -23,11 +23,15 @@ class Observer:
         followed: the code objects that were followed, each once, in order, and whether each was called from another
             one.
         lines: code object -> the lines of it that were executed.
+        captured: each ``frame.capture.Captured``, and the options of the function that was compiled.
+        plans: graph as captured -> what it was compiled to.
     """
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
         self.lines: dict[types.CodeType, set[int]] = {}
+        self.captured: list[tuple[Any, Any]] = []
+        self.plans: dict[Any, Any] = {}
         self.followed: dict[types.CodeType, bool] = {}
         self._inside: list[float] = []  # for each stage that is under way, the seconds of those inside it
 

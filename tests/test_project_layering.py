@@ -13,7 +13,8 @@ PACKAGE = ROOT / "jit"
 
 # Data moves to the right; nothing imports to its left. The shared ones may be imported from everywhere, and import no
 # room.
-SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "observing", "progress",
+SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "observing",
+          "progress",
           "reasons", "recent", "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "in_parts",
@@ -216,7 +217,7 @@ def test_no_circle_of_imports(everywhere):
     assert circles({module_of(f): imported(f, everywhere) for f in FILES}) == []
 
 
-MOST_LATE = 20  # imports inside functions
+MOST_LATE = 22  # imports inside functions
 
 
 def late_imports(text: str) -> dict:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..graph.dims import hint
-from ..graph.ir import Ref
-from ..graph.nested import replaced
+from ..graph.ir import filled
+from ..graph.prim_info import QUOTIENT
 from ..graph.prims import VIEWS, base_of, info
+from .library_calls import arguments_of
 from .planned import CallLibrary, RunKernel, RunTogether
 from .user_launches import LaunchUserKernel
 
 if TYPE_CHECKING:
-    from ..graph.ir import IntExpr, Loc, Node
+    from ..graph.ir import IntExpr, Loc, Node, TensorType
+    from ..runtime.plan import Plan
     from .buffers import Storage
     from .planner import Planner
 
@@ -29,7 +31,8 @@ KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
 
 @dataclasses.dataclass(frozen=True)
 class DescribedStep:
-    """A launch or a library call; fields as of ``jit.report.model.Step``. ``places``: (file, line, function)."""
+    """A launch or a library call; fields as of ``jit.report.model.Step``. ``places``: (file, line, function).
+    ``words``: the few operations that tell most of a kernel."""
 
     kind: str
     name: str
@@ -42,12 +45,14 @@ class DescribedStep:
     operations: int
     why: str = ""
     times: int = 1
+    words: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Described:
     """A plan. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
-    memory for that). ``live``: bytes of memory in use beside the inputs at each step."""
+    memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
+    loop kernel. ``text``: of the runtime's plan."""
 
     steps: tuple[DescribedStep, ...]
     apart: tuple[tuple[int, int, str, int], ...]
@@ -55,10 +60,12 @@ class Described:
     results: int
     temporary: int
     live: tuple[int, ...]
+    loops: tuple[tuple[str, str], ...] = ()
+    text: str = ""
 
 
-def describe(planner: Planner) -> Described:
-    """What the plan of a planner, whose kernels are named, will do."""
+def describe(planner: Planner, plan: Plan) -> Described:
+    """What the plan of a planner does."""
     steps: list[DescribedStep] = []
     number_of: dict[int, int] = {}  # id of what a step was planned for -> number of the step
     live = _live(planner)
@@ -76,10 +83,11 @@ def describe(planner: Planner) -> Described:
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(_bytes, planner.graph.inputs)),
                      sum(_size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"),
                      max((sum(_size(s) for s in _temporaries(planner) if s.first <= t <= s.last)
-                          for t in range(len(live))), default=0), tuple(in_use))
+                          for t in range(len(live))), default=0), tuple(in_use),
+                     tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text())
 
 
-def several_times(parts: Sequence[tuple[Described, int]]) -> Described:
+def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Described:
     """A plan of parts, each of which is done so many times."""
     steps: list[DescribedStep] = []
     apart, live = [], []
@@ -89,7 +97,8 @@ def several_times(parts: Sequence[tuple[Described, int]]) -> Described:
         live += part.live
     return Described(tuple(steps), tuple(apart), sum(part.inputs * times for part, times in parts),
                      sum(part.results * times for part, times in parts),
-                     max((part.temporary for part, _ in parts), default=0), tuple(live))
+                     max((part.temporary for part, _ in parts), default=0), tuple(live),
+                     tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text())
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------
@@ -121,7 +130,8 @@ def _step(planner: Planner, step: Any) -> DescribedStep | None:
     return DescribedStep(
         KERNEL, planner.named[key].name if key in planner.named else kernel.name,
         tuple(_what(n) for n in nodes if n.op not in VIEWS), _places(nodes), _space(planner, runs), str(kernel.device),
-        _read(n for n in reads if n not in nodes), sum(map(_bytes, written)), sum(map(operations, nodes)))
+        _read(n for n in reads if n not in nodes), sum(map(_bytes, written)), sum(map(operations, nodes)),
+        words=_words(nodes))
 
 
 def _of_origin(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
@@ -147,8 +157,13 @@ def _library_call(node: Node, kind: str) -> DescribedStep | None:
     results = [t for t in node.types if t is not None]
     space = " x ".join(map(str, map(hint, results[0].shape))) if results else ""
     written = sum(_numel(t.shape) * t.dtype.itemsize for t in results)
-    return DescribedStep(kind, name, (name,), _places([node]), space, str(node.device), _read(node.inputs), written,
+    return DescribedStep(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
                          operations(node), _why(node))
+
+
+def _device(node: Node) -> torch.device:
+    types = [t for t in (*node.types, *(i.types[0] for i in node.inputs)) if t is not None]
+    return types[0].device if types else torch.device("cpu")
 
 
 def _what(node: Node) -> str:
@@ -165,6 +180,13 @@ def _why(node: Node) -> str:
     if _flops_of(node) is not None:
         return "a product or convolution, for which the library's kernels are the fastest known here"
     return "there is no kernel of ours for it"
+
+
+def _words(nodes: Iterable[Node], most: int = 4) -> tuple[str, ...]:
+    """The operations that tell most of a kernel, each once: those first that cost more than arithmetic does."""
+    found = [n for n in nodes if info(n.op).kind not in ("number", "source", "copy", "view")]
+    found.sort(key=lambda n: info(n.op).kind == "pointwise" and info(n.op).cost.cpu <= QUOTIENT.cpu)
+    return tuple(dict.fromkeys(map(_what, found)))[:most]
 
 
 def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
@@ -235,20 +257,20 @@ def _flops_of(node: Node) -> int | None:
     count = flop_registry.get(packet)
     if count is None:
         return None
-    template = list(node.attrs["args"])
-    named = template.pop() if template and isinstance(template[-1], dict) else {}
-    args, kwargs = replaced(Ref, lambda ref: _Shaped(node.inputs[ref.index].type.shape), (template, named))
-    results = [_Shaped(t.shape) for t in node.types if t is not None]
-    args, kwargs, results = replaced(_Shaped, lambda s: s.shape, (args, kwargs, results))
+    args = list(filled(list(node.attrs["args"]), [None if i.several else _shape(i.type) for i in node.inputs]))
+    named = dict(args.pop()) if args and isinstance(args[-1], dict) else {}
+    declared = arguments_of(node.attrs["target"], node.attrs["overload"])
+    named.update({a.name: v for a, v in zip(declared, args) if a.kwarg_only})
+    args = [v for a, v in zip(declared, args) if not a.kwarg_only]
+    results = [_shape(t) for t in node.types if t is not None]
     try:
-        return int(count(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))
+        return int(count(*args, **named, out_val=results[0] if len(results) == 1 else tuple(results)))
     except Exception:  # a formula that does not take these arguments: the figure is not known
         return None
 
 
-class _Shaped:
-    def __init__(self, shape: Iterable[IntExpr]) -> None:
-        self.shape = torch.Size([hint(d) for d in shape])
+def _shape(t: TensorType) -> torch.Size:
+    return torch.Size([hint(d) for d in t.shape])
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

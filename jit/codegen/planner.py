@@ -314,7 +314,7 @@ class Planner:
         return CompiledGraph(plan, self.sources, kernels, [self.named[key] for _, key in self._runs()],
                              tuple(self.regs.int_symbols), tuple([n.type for n in self.graph.inputs]),
                              tuple([o.node.type for o in self.graph.outputs]),
-                             describe(self) if observing.observer() is not None else None)
+                             describe(self, plan) if observing.observer() is not None else None)
 
 
 def _untimed(call: epilogues.Call) -> Candidate | None:

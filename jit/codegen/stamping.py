@@ -131,14 +131,15 @@ def together(parts: Sequence[CompiledGraph], stamper: Stamper, results: Sequence
     """The whole that ``stamper`` has written of these parts."""
     kernels = {name: (name, text) for compiled in parts for name, text in compiled.kernels}
     loops = {name: loop for compiled in parts for name, loop in compiled.loops.items()}
-    return dataclasses.replace(parts[0], plan=stamper.plan(results, graphs), kernels=list(kernels.values()),
-                               loops=loops, launches=stamper.launches, described=_described(parts, stamper))
+    plan = stamper.plan(results, graphs)
+    return dataclasses.replace(parts[0], plan=plan, kernels=list(kernels.values()), loops=loops,
+                               launches=stamper.launches, described=_described(parts, stamper, plan))
 
 
-def _described(parts: Sequence[CompiledGraph], stamper: Stamper) -> Described | None:
+def _described(parts: Sequence[CompiledGraph], stamper: Stamper, plan: Plan) -> Described | None:
     """What the whole does, where someone asks for it."""
     found = [(part.described, stamper.times.get(id(part), 0)) for part in parts]
-    return None if any(d is None for d, _ in found) else several_times(found)  # type: ignore[arg-type]
+    return None if any(d is None for d, _ in found) else several_times(found, plan)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -101,6 +101,8 @@ class Settings:
         with config.overlaid(**self.options) if self.options else contextlib.nullcontext(), meanwhile.scope():
             meanwhile.soon(session.guards.prepare)
             plan = self.backend(graph, [v.obj for v in inputs], gradient)
+        if (observer := observing.observer()) is not None:
+            observer.plans[graph] = plan
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
         pinned = {i: v.obj for i, v in enumerate(inputs) if v.source.watched}
@@ -332,7 +334,7 @@ class Missed:
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
         settings = self.settings
-        return (settings.on_capture is None and self.dynamic.resumed != "step"
+        return (settings.on_capture is None and observing.observer() is None and self.dynamic.resumed != "step"
                 and not (self.captures and settings.option("error_on_recompile"))
                 and not (settings.option("bucket_collectives") and background.in_several_processes()))
 
@@ -430,6 +432,8 @@ class Missed:
             stored.keep(self, dispatcher, entry, captured, key)
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
+        if observer is not None:
+            observer.captured.append((captured, self.settings))
         return entry
 
     def may_be_slower(self, captured: Captured, target: Callable | None) -> bool:
@@ -556,7 +560,12 @@ def why_again(fn: Any) -> list[tuple[str, Again]]:
     missed = known and known()
     if not missed:
         return []
-    alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is missed.settings]
+    return why_again_under(missed.settings)
+
+
+def why_again_under(settings: Settings) -> list[tuple[str, Again]]:
+    """The same of all that is compiled with these settings: of a function, and of what goes on behind its breaks."""
+    alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is settings]
     return [(user_code(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
 
 

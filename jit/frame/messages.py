@@ -143,8 +143,8 @@ def _hashed(s: Session, key: Value, text: str, holder: Value | None, is_new: boo
 
 
 def dict_key(s: Session, key: Value, holder: Value | None = None, is_new: bool = False) -> object:
-    """``key.hash_key`` with what a dict says of a key that cannot be hashed. ``holder``: the dict, where nothing but its
-    entry is asked for; ``is_new``: it is just being made."""
+    """``key.hash_key`` with what a dict says of a key that cannot be hashed. ``holder``: the dict, where nothing but
+    its entry is asked for; ``is_new``: it is just being made."""
     return _hashed(s, key, _NO_KEY, holder, is_new)
 
 

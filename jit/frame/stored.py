@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 from torch.nn.parameter import is_lazy
 
-from .. import config, devices, logs, torch_private
+from .. import config, devices, logs, observing, torch_private
 from ..runtime import cache, held, libraries, native, records, sources
 from ..runtime import guards as native_guards
 from ..runtime.guards import TensorSpec
@@ -135,7 +135,7 @@ def off() -> None:
 def key_of(missed: Missed, fn: types.FunctionType, dispatcher: Any, values: tuple[object, ...]) -> str | None:
     """What the entries for a call are kept under; None where none are."""
     settings = missed.settings
-    if settings.on_capture is not None:
+    if settings.on_capture is not None or observing.observer() is not None:
         return None
     backend = _backend_name(settings)
     if backend is None:

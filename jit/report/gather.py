@@ -17,35 +17,35 @@ from ..graph.prim_info import info
 from ..graph.writing import PackedGraph
 from ..runtime.guards import in_users_terms
 from . import model
-from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place
+from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place, Recompile
 
 if TYPE_CHECKING:
     from ..codegen.described import Described, DescribedStep
     from ..frame.breaks import BreakReason
     from ..frame.capture import Captured
-    from ..graph.ir import Graph
     from ..observing import Observer
     from ..plans import Plan
 
 
-def report(title: str, captured: Sequence[Captured], plans: dict[Graph, Plan], observer: Observer,
-           recompiles: Sequence[model.Recompile] = ()) -> model.Report:
-    """What these captures came to. ``plans``: graph as captured -> what it was compiled to."""
+def report(title: str, captured: Sequence[Captured], observer: Observer,
+           recompiles: Sequence[Recompile] = (), code: types.CodeType | None = None) -> model.Report:
+    """What these captures, which the observer was told of, came to. ``code``: of the function that it is about, where
+    that is not the first one that was captured."""
     regions, used = [], []
     for c in captured:
-        plan = plans.get(c.graph) if c.graph is not None else None
-        regions.append(_region(c, plan))
+        plan = observer.plans.get(c.graph) if c.graph is not None else None
+        regions.append(_region(c, plan, code))
         used.append(plan)
     kinds = {step.device for r in regions for p in r.plans for step in p.steps}
-    place = regions[0].place if regions else None
+    place = _place(code) if code is not None else regions[0].place if regions else None
     return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer)), tuple(recompiles),
                         _phases(observer), _versions(),
                         "; ".join(str(devices.backend(torch.device(kind)).architecture()) for kind in sorted(kinds)))
 
 
-def _region(c: Captured, plan: Plan | None) -> model.Region:
-    code = c.code
-    place = Place(code.co_filename, code.co_firstlineno, code.co_qualname) if code is not None else Place("", 0, "?")
+def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) -> model.Region:
+    code = of_module if of_module is not None and c.code is not None and _is_call_of_modules(c.code) else c.code
+    place = _place(code) if code is not None else Place("", 0, "?")
     entry = c.entry
     unnamed = () if entry is None else tuple(f"{what}: {name.why_not()}" for what, name in entry.holds()
                                              if name.why_not())
@@ -54,6 +54,16 @@ def _region(c: Captured, plan: Plan | None) -> model.Region:
         for source, fact in c.guards.rows())
     return model.Region(place.function, place, () if plan is None else tuple(_plans(plan)), guards,
                         tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)
+
+
+def _is_call_of_modules(code: types.CodeType) -> bool:
+    """Whether it is PyTorch's, behind which stands the ``forward`` of any module."""
+    call = torch.nn.Module.__call__.__code__
+    return (code.co_filename, code.co_firstlineno) == (call.co_filename, call.co_firstlineno)
+
+
+def _place(code: types.CodeType) -> Place:
+    return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _break(b: BreakReason) -> model.Break:
@@ -66,19 +76,28 @@ def _plans(plan: Plan) -> list[model.PlanReport]:
     for direction, graph, described in zip((model.FORWARD, model.BACKWARD), graphs, plan.described):
         if described is None:
             continue
-        names = {step.name for step in described.steps}
+        names = _labels(described)
         if isinstance(graph, PackedGraph):
             graph = graph()
         found.append(model.PlanReport(
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
-            tuple(map(_step, described.steps)), tuple(model.Apart(*row) for row in described.apart),
-            _memory(described), tuple((name, text) for name, text in plan.kernels if name in names)))
+            tuple([_step(s, names) for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
+            _memory(described), tuple((names[name], text) for name, text in plan.kernels if name in names),
+            tuple((names.get(name, name), text) for name, text in described.loops), described.text))
     return found
 
 
-def _step(s: DescribedStep) -> model.Step:
-    return model.Step(s.kind, s.name, s.computes, tuple(Place(*p) for p in s.places), s.space, s.device, s.read,
+def _labels(described: Described) -> dict[str, str]:
+    """The name of each kernel -> what to call it: what it computes, and the end of the name, which tells it from others
+    that compute the same."""
+    return {s.name: "_".join([*s.words, s.name[-6:]]) for s in described.steps
+            if s.kind == model.KERNEL}
+
+
+def _step(s: DescribedStep, names: dict[str, str]) -> model.Step:
+    return model.Step(s.kind, names.get(s.name, s.name), s.computes, tuple(Place(*p) for p in s.places),
+                      s.space, s.device, s.read,
                       s.written, s.operations, s.why, None, least_seconds(s), s.times)
 
 
@@ -144,7 +163,7 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
         if (code.co_filename, code.co_firstlineno, code.co_qualname) in seen:
             continue
         seen.add((code.co_filename, code.co_firstlineno, code.co_qualname))
-        made = _source(code, inlined, lines, operations, regions, breaks)
+        made = _source(code, inlined or _is_call_of_modules(code), lines, operations, regions, breaks)
         if made is not None:
             found.append(made)
     return sorted(found, key=lambda s: (s.inlined, _is_pytorchs(s.place.file)))

@@ -102,6 +102,8 @@ class PlanReport:
         direction: ``FORWARD`` or ``BACKWARD``.
         graph: what it computes, as runnable Python.
         kernels: (name, source text).
+        loops: (name, text) of each as a loop kernel, from which the source is made.
+        text: of what the runtime does, a line each.
     """
 
     direction: str
@@ -111,6 +113,8 @@ class PlanReport:
     apart: tuple[Apart, ...]
     memory: Memory
     kernels: tuple[tuple[str, str], ...]
+    loops: tuple[tuple[str, str], ...] = ()
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

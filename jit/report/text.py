@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from . import model
 from .figures import amount, byte_size, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")
 _MOST_GUARDS, _MOST_APART = 12, 8
 _MEANING = ("= in a graph (how many operations)   . Python, done with once it is compiled   # a graph ends here   "
             "! runs in eager at each call")
@@ -72,7 +74,7 @@ def fitted(path: str, width: int, indent: str) -> str:
 
 def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
     shown = [s for s in report.sources if everything or not s.inlined or any(line.note for line in s.lines)
-             or not _is_library(s.place.file)]
+             or not _is_library(s.place.file, report.place)]
     if not shown:
         return []
     lines = [*_heading("Source", width), *_wrapped(_MEANING, width)]
@@ -90,8 +92,12 @@ def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
     return lines
 
 
-def _is_library(file: str) -> bool:
-    return "/site-packages/" in file or "/dist-packages/" in file or "/lib/python" in file
+def _is_library(file: str, own: model.Place | None) -> bool:
+    """Whether a file is a library's, of which that of the function that is reported is none."""
+    package = _PACKAGE.search(file)
+    of_own = _PACKAGE.search(own.file) if own is not None else None
+    return (package is not None or "/lib/python" in file) and (
+        package is None or of_own is None or package[0] != of_own[0] or package[0].endswith("/torch/"))
 
 
 def _breaks(report: model.Report, width: int) -> list[str]:
@@ -132,18 +138,11 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
 
 
 def _row(number: int, step: model.Step) -> list[str]:
-    what = step.name if step.kind != model.KERNEL else shortened(step.computes)
+    what = step.name
     return [str(number), what + (f"  ({step.times} times)" if step.times > 1 else ""), step.space,
             byte_size(step.read), byte_size(step.written), amount(step.operations) if step.operations else "",
             duration(step.least), duration(step.seconds),
             ", ".join(dict.fromkeys(f"{p.file.rsplit('/', 1)[-1]}:{p.line}" for p in step.places))]
-
-
-def shortened(names: Sequence[str], most: int = 5) -> str:
-    """What a kernel computes, in few words: what tells most is left."""
-    plain = [n for n in names if n not in ("scalar", "full", "cast")]
-    found = list(dict.fromkeys(plain)) or list(dict.fromkeys(names))
-    return " ".join(found[:most]) + (f" +{len(found) - most}" if len(found) > most else "")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
