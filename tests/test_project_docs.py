@@ -1,8 +1,13 @@
 """The Python in README.md and docs/ runs, and the pages, files and names that they speak of are there."""
 
 import ast
+import doctest
+import os
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -24,6 +29,23 @@ def test_examples_run(block, tmp_path, capsys):
     namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
                  "model": torch.nn.Linear(4, 4), "__name__": "example"}
     exec(compile(block, str(file), "exec"), namespace)
+
+
+COMMANDS = [pytest.param(command, output, id=f"{page.stem}-{k}") for page in PAGES
+            for k, (command, output) in enumerate(re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```", page.read_text(),
+                                                             re.M | re.S))]
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="bytecode differs between versions of Python")
+@pytest.mark.parametrize("command, output", COMMANDS)
+def test_commands_print_what_is_shown(command, output, tmp_path):
+    """Three dots stand for anything."""
+    words = shlex.split(command)
+    assert words[0] == "python"
+    done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert doctest.OutputChecker().check_output(output, done.stdout, doctest.ELLIPSIS), done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -40,7 +40,11 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
     place = _place(code) if code is not None else regions[0].place if regions else None
     return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer)), tuple(recompiles),
                         _phases(observer), _versions(),
-                        "; ".join(str(devices.backend(torch.device(kind)).architecture()) for kind in sorted(kinds)))
+                        "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
+
+
+def _figures_of(device: str) -> str:
+    return str(devices.backend(torch.device(device)).architecture())
 
 
 def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) -> model.Region:
