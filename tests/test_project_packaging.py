@@ -77,7 +77,7 @@ def test_wheel_holds_what_a_run_needs(tmp_path):
     assert done.returncode == 0, done.stderr
     (built,) = [p for p in tmp_path.iterdir() if p.name.startswith("lib")]
     found = {str(p.relative_to(built)) for p in built.rglob("*") if p.is_file()}
-    kinds = (".py", ".cpp", ".h", ".css", ".js")
+    kinds = (".py", ".cpp", ".h", ".css", ".js", ".typed")
     wanted = {str(p.relative_to(ROOT)) for p in (ROOT / "jit").rglob("*") if p.suffix in kinds}
     assert found == wanted
 

@@ -108,6 +108,22 @@ def test_memory():
     assert max(memory.live) >= 256 * 128 * 4 + 128 * 128 * 4 and len(memory.live) == len(steps_of(told))
 
 
+@pytest.mark.parametrize("n", [1, 5, 64])
+def test_what_is_kept_for_the_backward(n):
+    told = jit.explain(lambda x: x.exp().sum())(torch.randn(n, 32, requires_grad=True))
+    ((forward, backward),) = [region.plans for region in told.report.regions]
+    assert (forward.memory.saved, forward.memory.results) == (4 * 32 * n, 4 * 32 * n + 4)
+    assert backward.memory.saved == 0 and backward.memory.inputs == 4 * 32 * n + 4
+    assert f"{4 * 32 * n} B of them kept" in told.text() or n > 5
+
+
+def test_functions_of_libraries_are_told_apart():
+    told = jit.explain(Layer())(torch.randn(4, 16))
+    library = {source.name: source.library for source in told.report.sources}
+    assert library["Layer.forward"] is False and library["Linear.forward"] is True
+    assert "Linear.forward" not in told.text() and "Linear.forward" in told.text(everything=True)
+
+
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import inspect
 import linecache
+import math
 import platform
+import re
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,16 +16,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import devices
+from ..graph.dims import hint
 from ..graph.prim_info import info
+from ..graph.prims import base_of
 from ..graph.writing import PackedGraph
 from ..runtime.guards import in_users_terms
 from . import model
 from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place, Recompile
 
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")  # the folder of an installed package
+
 if TYPE_CHECKING:
     from ..codegen.described import Described, DescribedStep
     from ..frame.breaks import BreakReason
     from ..frame.capture import Captured
+    from ..graph.ir import Graph
     from ..observing import Observer
     from ..plans import Plan
 
@@ -38,7 +46,7 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
         used.append(plan)
     kinds = {step.device for r in regions for p in r.plans for step in p.steps}
     place = _place(code) if code is not None else regions[0].place if regions else None
-    return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer)), tuple(recompiles),
+    return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer, place)), tuple(recompiles),
                         _phases(observer), _versions(),
                         "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
 
@@ -56,7 +64,7 @@ def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) ->
     guards = () if c.guards is None else tuple(
         model.Guard("" if not fact.of_object else in_users_terms(str(source)), str(fact))
         for source, fact in c.guards.rows())
-    return model.Region(place.function, place, () if plan is None else tuple(_plans(plan)), guards,
+    return model.Region(place.function, place, () if plan is None else tuple(_plans(plan, c.graph)), guards,
                         tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)
 
 
@@ -74,8 +82,11 @@ def _break(b: BreakReason) -> model.Break:
     return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame)
 
 
-def _plans(plan: Plan) -> list[model.PlanReport]:
+def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
     found = []
+    returned = 0 if captured is None else sum(
+        math.prod(map(hint, n.type.shape)) * n.type.dtype.itemsize
+        for n in {base_of(o.node) for o in captured.outputs if o.mutates is None} if n.op != "input" and not n.several)
     graphs = [plan.graph, plan.backward]
     for direction, graph, described in zip((model.FORWARD, model.BACKWARD), graphs, plan.described):
         if described is None:
@@ -87,7 +98,8 @@ def _plans(plan: Plan) -> list[model.PlanReport]:
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
             tuple([_step(s, names) for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
-            _memory(described), tuple((names[name], text) for name, text in plan.kernels if name in names),
+            _memory(described, returned if direction == model.FORWARD and plan.backward is not None else None),
+            tuple((names[name], text) for name, text in plan.kernels if name in names),
             tuple((names.get(name, name), text) for name, text in described.loops), described.text))
     return found
 
@@ -116,8 +128,10 @@ def least_seconds(step: DescribedStep) -> float | None:
     return seconds
 
 
-def _memory(d: Described) -> model.Memory:
-    return model.Memory(d.inputs, d.results, 0, d.temporary, d.live)
+def _memory(d: Described, returned: int | None) -> model.Memory:
+    """``returned``: bytes of what the program gets, where the rest of the results is kept for a backward."""
+    return model.Memory(d.inputs, d.results, 0 if returned is None else max(0, d.results - returned), d.temporary,
+                        d.live)
 
 
 def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
@@ -141,8 +155,9 @@ def _versions() -> str:
 # -- source -----------------------------------------------------------------------------------------------------------
 
 
-def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observer: Observer) -> list[model.Source]:
-    """The functions that were followed, those of the program's before PyTorch's own."""
+def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observer: Observer,
+             own: Place | None) -> list[model.Source]:
+    """The functions that were followed, those of libraries last. ``own``: what is reported."""
     operations: dict[tuple[str, int], int] = {}
     regions: dict[tuple[str, int], set[int]] = {}
     for k, (c, plan) in enumerate(zip(captured, plans)):
@@ -169,12 +184,17 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
         seen.add((code.co_filename, code.co_firstlineno, code.co_qualname))
         made = _source(code, inlined or _is_call_of_modules(code), lines, operations, regions, breaks)
         if made is not None:
-            found.append(made)
-    return sorted(found, key=lambda s: (s.inlined, _is_pytorchs(s.place.file)))
+            found.append(dataclasses.replace(made, library=made.inlined and _is_library(made.place.file, own)))
+    return sorted(found, key=lambda s: (s.inlined, s.library))
 
 
-def _is_pytorchs(file: str) -> bool:
-    return file.startswith(torch.__path__[0])
+def _is_library(file: str, own: Place | None) -> bool:
+    """Whether a file is a library's: PyTorch's, Python's, or of a package of which what is reported is no part."""
+    package = _PACKAGE.search(file)
+    if package is None:
+        return "/lib/python" in file or file.startswith("<")
+    of_own = _PACKAGE.search(own.file) if own is not None else None
+    return of_own is None or package[0] != of_own[0] or file.startswith(torch.__path__[0])
 
 
 def _source(code: types.CodeType, inlined: bool, executed: dict, operations: dict, regions: dict,

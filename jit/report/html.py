@@ -105,10 +105,6 @@ def _roofline(steps: Iterable[model.Step]) -> float | None:
     return _ratio(_all_of(both, lambda s: s.least), _all_of(both, lambda s: s.seconds))
 
 
-def _is_library(file: str) -> bool:
-    return any(folder in file for folder in ("/site-packages/", "/dist-packages/", "/lib/python"))
-
-
 def _bar(share: float | None, kind: str = "") -> _Html | None:
     if share is None:
         return None
@@ -268,8 +264,8 @@ class _Page:
                              for kind, word, meaning in _KINDS), class_="legend aside")
         numbered = list(enumerate(self.report.sources, 1))
         own = [(k, s) for k, s in numbered if not s.inlined]
-        inlined = [(k, s) for k, s in numbered if s.inlined and not _is_library(s.place.file)]
-        libraries = [(k, s) for k, s in numbered if s.inlined and _is_library(s.place.file)]
+        inlined = [(k, s) for k, s in numbered if s.inlined and not s.library]
+        libraries = [(k, s) for k, s in numbered if s.inlined and s.library]
         opened = sum(len(s.lines) for _, s in own) <= 4 * _FOLDED_FROM
         groups = []
         for title, group, open_ in (("Compiled functions", own, opened), ("Functions that they call", inlined, False)):

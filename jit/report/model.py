@@ -42,7 +42,7 @@ class Step:
         why: of a library call, why it is one; else empty.
         seconds: measured, of one run.
         least: the seconds that the device's memory and arithmetic allow at best.
-        times: how often a run of the plan does it.
+        times: how often a run of the plan does it; all figures are of one time.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Apart:
     """Two kernels that were not made one although the second reads what the first computes, or both read the same.
 
     Attributes:
-        first, second: the numbers of the steps.
+        first, second: the numbers of the steps, from 0.
         why: one sentence.
         moved: bytes that go through memory between them for that.
     """
@@ -173,7 +173,7 @@ class Region:
 class Line:
     """A line of source. ``kind``: ``CAPTURED``, it is in a graph; ``FOLLOWED``, Python that is done with once it is
     compiled; ``BREAK``, a graph ends here; ``EAGER``, it runs in Python at each call; "" for what was not come to.
-    ``regions``: numbers of the regions that it is a part of. ``operations``: of the graphs that come from it.
+    ``regions``: numbers, from 0, of the regions that it is a part of. ``operations``: of the graphs that come from it.
     ``note``: what there is to say of a break."""
 
     number: int
@@ -186,12 +186,14 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A function that was captured, or inlined into one that was. ``inlined``: it is called from there."""
+    """A function that was captured, or inlined into one that was. ``inlined``: it is called from there. ``library``: it
+    is a library's, of another package than what is reported."""
 
     place: Place
     name: str
     lines: tuple[Line, ...]
     inlined: bool
+    library: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,6 @@ from . import model
 from .figures import amount, byte_size, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")
 _MOST_GUARDS, _MOST_APART = 12, 8
 _MEANING = ("= in a graph (how many operations)   . Python, done with once it is compiled   # a graph ends here   "
             "! runs in eager at each call")
@@ -73,8 +71,7 @@ def fitted(path: str, width: int, indent: str) -> str:
 
 
 def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
-    shown = [s for s in report.sources if everything or not s.inlined or any(line.note for line in s.lines)
-             or not _is_library(s.place.file, report.place)]
+    shown = [s for s in report.sources if everything or not s.library or any(line.note for line in s.lines)]
     if not shown:
         return []
     lines = [*_heading("Source", width), *_wrapped(_MEANING, width)]
@@ -90,14 +87,6 @@ def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
     if left:
         lines += ["", f"and {several(left, 'function')} of libraries that {'was' if left == 1 else 'were'} inlined"]
     return lines
-
-
-def _is_library(file: str, own: model.Place | None) -> bool:
-    """Whether a file is a library's, of which that of the function that is reported is none."""
-    package = _PACKAGE.search(file)
-    of_own = _PACKAGE.search(own.file) if own is not None else None
-    return (package is not None or "/lib/python" in file) and (
-        package is None or of_own is None or package[0] != of_own[0] or package[0].endswith("/torch/"))
 
 
 def _breaks(report: model.Report, width: int) -> list[str]:
@@ -117,7 +106,9 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
     title = f"Graph {number}, {plan.direction}: {region.name}, {several(plan.operations, 'operation')}"
     lines = _heading(title, width)
     memory = plan.memory
-    lines += _wrapped(f"inputs {byte_size(memory.inputs)}, results {byte_size(memory.results)}, memory for a while "
+    lines += _wrapped(f"inputs {byte_size(memory.inputs)}, results {byte_size(memory.results)}"
+                      + (f" ({byte_size(memory.saved)} of them kept for the backward)" if memory.saved else "")
+                      + f", memory for a while "
                       f"{byte_size(memory.temporary)}"
                       + (f", at most {byte_size(max(memory.live))} in use beside the inputs" if memory.live else ""),
                       width)
