@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -268,3 +270,43 @@ def test_style_and_script_cannot_end_their_element():
 def test_the_page_itself_needs_no_torch():
     for name in ("html.py", "model.py", "figures.py"):
         assert not re.search(r"^\s*(import|from) torch", (Path(html.__file__).parent / name).read_text(), re.MULTILINE)
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+USED = """
+<script>
+window.onerror = (message) => { document.title = "ERROR " + message; };
+const of = (s) => document.querySelector(s), count = (s) => [...document.querySelectorAll(s)].filter(
+  (e) => e.getClientRects().length > 0).length;
+of(".steps .unfold[data-kernel]").click();
+const unfolded = of(".steps .detail pre").textContent.length;
+const rows = count(".steps tbody tr");
+of(".steps th button").click();
+document.getElementById("theme").click();
+const box = document.getElementById("search");
+box.value = "nothing has this text";
+box.dispatchEvent(new Event("input", {bubbles: true}));
+setTimeout(() => {
+  document.title = ["DONE", unfolded, rows, of(".steps th").getAttribute("aria-sort"),
+                    document.documentElement.dataset.theme, count(".steps tbody tr"),
+                    performance.getEntriesByType("resource").length].join(" ");
+}, 1500);
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+def test_in_a_browser(tmp_path):
+    """It unfolds, sorts, searches and switches its colours, without an error and without a request."""
+    file = tmp_path / "page.html"
+    file.write_text(html.page(large()).replace("</body>", USED), encoding="utf-8")
+    done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+                           f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom",
+                           file.as_uri()], capture_output=True, text=True, timeout=120)
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+    assert title, done.stderr[-2000:]
+    state, unfolded, rows, order, theme, left, requests = title[1].split()
+    assert state == "DONE" and int(unfolded) > 0 and int(rows) > 0 and order in ("ascending", "descending")
+    assert theme in ("dark", "light") and (left, requests) == ("0", "0")
+    assert "CONSOLE" not in done.stderr, done.stderr[-2000:]
