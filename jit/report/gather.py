@@ -46,7 +46,8 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
         used.append(plan)
     kinds = {step.device for r in regions for p in r.plans for step in p.steps}
     place = _place(code) if code is not None else regions[0].place if regions else None
-    return model.Report(title, place, tuple(regions), tuple(_sources(captured, used, observer, place)), tuple(recompiles),
+    sources = _sources(captured, used, observer, place)
+    return model.Report(title, place, tuple(regions), tuple(sources), tuple(recompiles),
                         _phases(observer), _versions(),
                         "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
 
