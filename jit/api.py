@@ -263,7 +263,9 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                     pass
             elif type(made) is types.CoroutineType:
                 asyncio.run(made)
-        captured, plans = [c for c, _ in observer.captured], observer.plans
+        # Those of other compiled functions that it calls are not its own.
+        captured = [c for c, of in observer.captured if of is settings]
+        plans = {c.graph: observer.plans[c.graph] for c in captured if c.graph is not None}
         again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
         code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)

@@ -136,7 +136,7 @@ def test_the_sizes_of_parameters_stay_numbers():
     net = Net().eval()
     seen = []
     settings = Settings(api._backend(None), on_capture=seen.append, options=arguments.all_options(None, None))
-    compiled = api._compile(net, settings)
+    compiled = api.compiled_with(net, settings)
     with torch.no_grad():
         for n in (64, 80, 100, 130):
             x = torch.randn(2, 4, n, n + 8)

@@ -90,7 +90,7 @@ def test_sizes_vary_in_one_entry():
 def test_an_outer_product_joins_the_kernel_around_it():
     fn = lambda x, y: torch.einsum("i,j->ij", x * 2, y.sin()).exp()  # noqa: E731
     told = jit.explain(fn)(torch.randn(4), torch.randn(5))
-    assert len(told.kernels) == 1 and "einsum" not in str(told)
+    assert len(told.kernels) == 1 and "einsum" not in "".join(told.graphs)
 
 
 @pytest.mark.parametrize("call", [

@@ -26,7 +26,7 @@ CALLS = [([1, 1, 1], [2, 3]), ([1, 1, 1], [2, 3]), ([1, 1, 0], [2, 3]), ([1, 1, 
 
 def captures_of(fn, backend="eager"):
     captured = []
-    return api._compile(fn, dispatch.Settings(api._backend(backend), on_capture=captured.append)), captured
+    return api.compiled_with(fn, dispatch.Settings(api._backend(backend), on_capture=captured.append)), captured
 
 
 @pytest.mark.parametrize("backend", ["eager", None])

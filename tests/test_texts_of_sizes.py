@@ -49,7 +49,7 @@ def test_text_for_an_error_that_is_not_raised():
         return found
 
     captured = []
-    compiled = api._compile(sizes, dispatch.Settings(api._backend(None), on_capture=captured.append))
+    compiled = api.compiled_with(sizes, dispatch.Settings(api._backend(None), on_capture=captured.append))
     for n in range(3, 15):
         images = [torch.ones(3, n, 20), torch.ones(3, 4 + n, 20 + n % 4)]
         for ours, theirs in zip(compiled(images), sizes(images)):

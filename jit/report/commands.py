@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import observing
+from .. import devices, observing
 from ..frame import dispatch
 from . import gather, html, show, text
 from .model import Recompile
@@ -47,7 +47,7 @@ def show_command(arguments: Sequence[str]) -> int:
     parser.add_argument("-c", dest="expression", metavar="EXPR", help="an expression instead, of the names in --args")
     parser.add_argument("--args", default="", metavar="ARGS", help="the arguments of the call")
     parser.add_argument("--stage", choices=list(show.STAGES), default="graph", help="default: graph")
-    parser.add_argument("--device", choices=["cpu", "cuda"],
+    parser.add_argument("--device", choices=[kind.type for kind in devices.registered() if kind.emitter is not None],
                         help="for loops and plan: of which kind of device; default: that of the arguments")
     given = parser.parse_args(arguments)
     try:
