@@ -33,6 +33,7 @@ from .graph.prim_info import info
 from .runtime import unhooked
 
 if TYPE_CHECKING:
+    from .frame.capture import Captured
     from .graph.edit import GraphEditor
     from .numerics import Verification
 
@@ -253,7 +254,8 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
         from .report import gather  # late: only reports need it
 
         backend = _backend(options.get("backend"), options.get("passes", ()))
-        settings = Settings(backend, False, options.get("dynamic"),
+        captured: list[Captured] = []
+        settings = Settings(backend, False, options.get("dynamic"), on_capture=captured.append,
                             options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
         compiled = compiled_with(model, settings)
         with observing.observed() as observer:
@@ -263,8 +265,6 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                     pass
             elif type(made) is types.CoroutineType:
                 asyncio.run(made)
-        # Those of other compiled functions that it calls are not its own.
-        captured = [c for c, of in observer.captured if of is settings]
         plans = {c.graph: observer.plans[c.graph] for c in captured if c.graph is not None}
         again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
