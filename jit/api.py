@@ -265,11 +265,12 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                     pass
             elif type(made) is types.CoroutineType:
                 asyncio.run(made)
-        plans = {c.graph: observer.plans[c.graph] for c in captured if c.graph is not None}
+        # What another thread has compiled meanwhile, such as a hook of a backward, is captured here but not observed.
+        plans = {c.graph: plan for c in captured if (plan := observer.plans.get(c.graph)) is not None}
         again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
         code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)
-        graphs = [getattr(plans[c.graph], "graph", c.graph) for c in captured if c.graph is not None]
+        graphs = [getattr(plans.get(c.graph), "graph", None) or c.graph for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans.values() for _, text in plan.kernels]

@@ -52,10 +52,6 @@ def test_the_source_line_by_line():
     assert source.inlined and source.place.line == helper.__code__.co_firstlineno
 
 
-def untouched(x):
-    return [x].__reduce__()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("shape", [(128, 64), (3, 5), (1, 7), (0, 4)])
 def test_bytes_and_operations_of_a_kernel(shape):
@@ -210,7 +206,7 @@ AGAIN = {
              "mark_dynamic(x, 0)"),
     "rank": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3, 2))), "rank", "number of dimensions"),
     "dtype": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3).double())), "dtype", "convert x"),
-    "layout": (lambda x: x * 2, lambda f: (f(torch.ones(3, 3)), f(torch.ones(3, 3).t())), "stride", "x.contiguous()"),
+    "layout": (lambda x: x * 2, lambda f: (f(torch.ones(3, 3)), f(torch.ones(3, 3).t())), "stride", "contiguous()"),
     "gradients": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3, requires_grad=True))), "requires_grad",
                   "with gradients"),
     "text": (lambda x, kind: x * (2 if kind == "a" else 3), lambda f: (f(torch.ones(3), "a"), f(torch.ones(3), "b")),
@@ -270,6 +266,27 @@ def test_of_a_method():
     owner.call(torch.ones(4, 2))
     told = jit.explain(owner.call)(torch.ones(3))
     assert told.graph_count == 1 and told.report.recompiles[-1].cure
+
+
+def behind_a_break(x):
+    y = x * 2
+    jit.graph_break()
+    return y.sum()
+
+
+def test_a_value_that_has_no_name_is_not_marked():
+    compiled = jit.compile(behind_a_break)
+    for shape in ((3, 2), (4, 2)):
+        compiled(torch.ones(shape))
+    for again in jit.explain(compiled)(torch.ones(3, 2)).report.recompiles:
+        assert "a value in use" not in again.cure or "mark_dynamic" not in again.cure
+
+
+def test_guards_say_whether_a_call_checks_them():
+    module = nn.Linear(4, 4)
+    guards = [g for r in jit.explain(lambda x: module(x))(torch.ones(2, 4)).report.regions for g in r.guards]
+    checked = {g.about: g.watched for g in guards}
+    assert checked["x"] is False and checked[""] is False and any(g.watched for g in guards)
 
 
 def test_the_warning_at_the_limit_says_what_to_write():

@@ -146,6 +146,9 @@ def test_report_of_a_script(tmp_path):
     again = run("report", "--html", "page.html", "script.py", cwd=tmp_path)
     assert again.returncode == 3 and (tmp_path / "page.html").is_file() and (tmp_path / "page-2.html").is_file()
     assert "second" in (tmp_path / "page-2.html").read_text()
+    (tmp_path / "raises.py").write_text(SCRIPT.replace("sys.exit(3)", "raise OSError('of the script')"))
+    raised = run("report", "raises.py", cwd=tmp_path)
+    assert raised.returncode == 1 and "OSError: of the script" in raised.stderr and "first: " in raised.stdout
     (tmp_path / "plain.py").write_text("print(1)")
     assert "nothing was compiled" in run("report", "plain.py", cwd=tmp_path).stderr
     assert run("report", "none.py", cwd=tmp_path).returncode == 1

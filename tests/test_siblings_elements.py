@@ -39,10 +39,6 @@ class Shared(Layer):
 class Ordered(Layer):
     """In the order of a set, which depends on where the objects are in memory."""
 
-    def __init__(self):
-        super().__init__()
-        self.scales = {self.a: 2.0, self.b: 3.0}
-
     def forward(self, x):
         for part in {self.a, self.b}:
             x = torch.tanh(part(x)) * (1.0 + (part is self.a))

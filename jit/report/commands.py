@@ -7,6 +7,7 @@ import importlib.util
 import os
 import runpy
 import sys
+import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ _SHOW_EXAMPLES = """examples:
   python -m jit show ops.py:gelu --args "torch.randn(4096)" --stage triton
 
 The arguments are those of a call, in Python; torch and the names of FILE are known there. Kernels for a GPU are shown
-on a machine without one, too."""
+on a machine without one, too, then without gradients."""
 
 _REPORT_EXAMPLES = """examples:
   python -m jit report train.py --steps 2
@@ -137,6 +138,9 @@ def report_command(arguments: Sequence[str]) -> int:
             runpy.run_path(given.script, run_name="__main__")
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception:  # the script's own: what was compiled until then is reported all the same
+            traceback.print_exc()
+            status = 1
     reports = list(_reports(observer))
     if not reports:
         print("jit report: nothing was compiled in this thread of the script", file=sys.stderr)

@@ -63,7 +63,8 @@ def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) ->
     unnamed = () if entry is None else tuple(f"{what}: {name.why_not()}" for what, name in entry.holds()
                                              if name.why_not())
     guards = () if c.guards is None else tuple(
-        model.Guard("" if not fact.of_object else in_users_terms(str(source)), str(fact))
+        model.Guard(in_users_terms(str(source)), str(fact), source.watched) if fact.of_object
+        else model.Guard("", str(fact), False)
         for source, fact in c.guards.rows())
     return model.Region(place.function, place, () if plan is None else tuple(_plans(plan, c.graph)), guards,
                         tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)

@@ -39,6 +39,8 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
         return f"pass a tensor for {about} at each call"
     if found.dtype != spec.dtype:
         return f"convert {about} to one dtype before the call: each dtype has code of its own"
+    if spec.device is not None and found.device != torch.device(spec.device):
+        return f"keep {about} on one device: each has code of its own"
     if spec.requires_grad is not None and found.requires_grad != spec.requires_grad:
         return ("call it always with gradients, or always without (torch.no_grad(), detach()): each way has code of "
                 "its own")
@@ -46,14 +48,16 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
         return f"give {about} the same number of dimensions at each call"
     for d, (wanted, size) in enumerate(zip(spec.sizes or (), found.shape)):
         if wanted is not None and wanted != size:
-            return (f"jit.mark_dynamic({about}, {d}) before the first call, or jit.compile(..., dynamic=True), makes "
-                    "code for all sizes at once")
-    return f"lay {about} out alike at each call, with {about}.contiguous(): each layout has code of its own"
+            mark = f"jit.mark_dynamic({about}, {d}) before the first call, or " if about.isidentifier() else ""
+            return f"{mark}jit.compile(..., dynamic=True) makes code for all sizes at once"
+    if spec.strides is not None and any(want not in (None, have) for want, have in zip(spec.strides, found.stride())):
+        return f"lay {about} out alike at each call, as contiguous() does: each layout has code of its own"
+    return ""
 
 
 def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
     if type(found) in (int, float) and type(fact.value) in (int, float):
-        return f"if {about} has many values, pass it as a tensor: torch.tensor({about})"
+        return f"if {about} has many values, make it a tensor with torch.tensor"
     return (f"keep the values of {about} few: each has code of its own; jit.config.cache_limit says how many there may "
             "be")
 
@@ -73,8 +77,8 @@ _CURES: dict[type, Callable[[str, Any, object], str]] = {
     facts.Truth: lambda about, fact, found: (f"each way that {about} can turn out has code of its own: keep the cases "
                                              "few"),
     facts.NoDictAttr: lambda about, fact, found: f"set all attributes of {about} before the first call",
-    facts.Dims: lambda about, fact, found: "sizes that satisfy this have code of their own: pad to sizes that do not "
-                                           "change it",
+    facts.Dims: lambda about, fact, found: "sizes for which this holds and sizes for which it does not have code of "
+                                           "their own: pad to sizes of one kind",
     facts.GlobalState: lambda about, fact, found: "call it in one mode (gradients, autocast, default dtype): each has "
                                                   "code of its own",
 }
