@@ -6,13 +6,64 @@ The rooms tell it to ``observer()``, if there is one: what it costs where nobody
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
 
 _local = threading.local()
+
+
+class Place(NamedTuple):
+    """A line of the program's."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Something that a plan does when it is run.
+
+    Attributes:
+        kind: ``KERNEL``, of ours; ``LIBRARY``, an operator of PyTorch's; ``USER_KERNEL``, a Triton kernel of the
+            program's own.
+        name: of the kernel, or of the operator.
+        computes: the names of the operations that it does, in order.
+        places: where in the program these stand, without repeats, in order.
+        space: the sizes that its loops go over, or of a library call's first result, as text.
+        device: as text.
+        read, written: bytes of memory that it reads and writes, each element counted once.
+        operations: arithmetic, with products of matrices as two for each element of a sum.
+        why: of a library call, why it is one; else empty.
+        seconds: measured, of one run.
+        least: the seconds that the device's memory and arithmetic allow at best.
+        times: how often a run of the plan does it; all figures are of one time.
+        words: the few operations that tell most of a kernel.
+    """
+
+    kind: str
+    name: str
+    computes: tuple[str, ...]
+    places: tuple[Place, ...]
+    space: str
+    device: str
+    read: int
+    written: int
+    operations: int
+    why: str = ""
+    seconds: float | None = None
+    least: float | None = None
+    times: int = 1
+    words: tuple[str, ...] = ()
 
 
 class Observer:

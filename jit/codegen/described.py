@@ -16,37 +16,16 @@ from ..graph.dims import hint
 from ..graph.ir import filled
 from ..graph.prim_info import QUOTIENT
 from ..graph.prims import VIEWS, base_of, info
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
 from .library_calls import arguments_of
 from .planned import CallLibrary, RunKernel, RunTogether
 from .user_launches import LaunchUserKernel
 
 if TYPE_CHECKING:
-    from ..graph.ir import IntExpr, Loc, Node, TensorType
+    from ..graph.ir import IntExpr, Node, TensorType
     from ..runtime.plan import Plan
     from .buffers import Storage
     from .planner import Planner
-
-KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
-
-
-@dataclasses.dataclass(frozen=True)
-class DescribedStep:
-    """A launch or a library call; fields as of ``jit.report.model.Step``. ``places``: (file, line, function).
-    ``words``: the few operations that tell most of a kernel."""
-
-    kind: str
-    name: str
-    computes: tuple[str, ...]
-    places: tuple[tuple[str, int, str], ...]
-    space: str
-    device: str
-    read: int
-    written: int
-    operations: int
-    why: str = ""
-    times: int = 1
-    words: tuple[str, ...] = ()
-
 
 @dataclasses.dataclass(frozen=True)
 class Described:
@@ -54,7 +33,7 @@ class Described:
     memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
     loop kernel. ``text``: of the runtime's plan."""
 
-    steps: tuple[DescribedStep, ...]
+    steps: tuple[Step, ...]
     apart: tuple[tuple[int, int, str, int], ...]
     inputs: int
     results: int
@@ -66,10 +45,9 @@ class Described:
 
 def describe(planner: Planner, plan: Plan) -> Described:
     """What the plan of a planner does."""
-    steps: list[DescribedStep] = []
+    steps: list[Step] = []
     number_of: dict[int, int] = {}  # id of what a step was planned for -> number of the step
-    live = _live(planner)
-    in_use = []
+    live, in_use = _live(planner, ("temp", "alloc", "extern")), []
     for step, t in zip(planner.steps, planner.times, strict=True):
         made = _step(planner, step)
         if made is None:
@@ -77,19 +55,18 @@ def describe(planner: Planner, plan: Plan) -> Described:
         for origin in _origins(planner, step):
             number_of[id(origin)] = len(steps)
         steps.append(made)
-        in_use.append(live[t] if t < len(live) else 0)
+        in_use.append(live[t])
     outputs = {base_of(o.node) for o in planner.graph.outputs if o.mutates is None}
     storages = planner.buffers.storages
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(_bytes, planner.graph.inputs)),
                      sum(_size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"),
-                     max((sum(_size(s) for s in _temporaries(planner) if s.first <= t <= s.last)
-                          for t in range(len(live))), default=0), tuple(in_use),
+                     max(_live(planner, ("temp",)), default=0), tuple(in_use),
                      tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text())
 
 
 def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Described:
     """A plan of parts, each of which is done so many times."""
-    steps: list[DescribedStep] = []
+    steps: list[Step] = []
     apart, live = [], []
     for part, times in parts:
         apart += [(a + len(steps), b + len(steps), why, moved) for a, b, why, moved in part.apart]
@@ -111,7 +88,7 @@ def _origins(planner: Planner, step: Any) -> list:
     return [step.node] if isinstance(step, (CallLibrary, LaunchUserKernel)) else []
 
 
-def _step(planner: Planner, step: Any) -> DescribedStep | None:
+def _step(planner: Planner, step: Any) -> Step | None:
     if isinstance(step, (CallLibrary, LaunchUserKernel)):
         return _library_call(step.node, USER_KERNEL if isinstance(step, LaunchUserKernel) else LIBRARY)
     if not isinstance(step, (RunKernel, RunTogether)):
@@ -127,7 +104,7 @@ def _step(planner: Planner, step: Any) -> DescribedStep | None:
     if isinstance(step, RunTogether) and step.key in planner.joined:
         key = step.key
     written = [n for n in nodes if n in planner.buffers.storages]
-    return DescribedStep(
+    return Step(
         KERNEL, planner.named[key].name if key in planner.named else kernel.name,
         tuple(_what(n) for n in nodes if n.op not in VIEWS), _places(nodes), _space(planner, runs), str(kernel.device),
         _read(n for n in reads if n not in nodes), sum(map(_bytes, written)), sum(map(operations, nodes)),
@@ -141,23 +118,23 @@ def _of_origin(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
         return {origin: None}, dict.fromkeys(origin.inputs)
     reads = {node: None for m in members for node in m.reads}
     found: dict[Node, None] = {}
-    waiting = [m.node for m in members] + [call.node if hasattr(call, "node") else call for call in origin.calls]
-    stop = {id(n) for n in reads}
+    waiting = [*(m.node for m in members), *origin.calls]
+    own = set(waiting)
     while waiting:
         node = waiting.pop()
-        if node not in found and (id(node) not in stop or any(node is m.node for m in members)):
+        if node not in found and (node not in reads or node in own):
             found[node] = None
             waiting += [i for i in node.inputs if i.op != "input"]
     order = sorted(found, key=lambda n: n.id)
     return dict.fromkeys(order), reads | {i: None for n in order for i in n.inputs if i.op == "input"}
 
 
-def _library_call(node: Node, kind: str) -> DescribedStep | None:
+def _library_call(node: Node, kind: str) -> Step | None:
     name = _what(node)
     results = [t for t in node.types if t is not None]
     space = " x ".join(map(str, map(hint, results[0].shape))) if results else ""
     written = sum(_numel(t.shape) * t.dtype.itemsize for t in results)
-    return DescribedStep(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
+    return Step(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
                          operations(node), _why(node))
 
 
@@ -200,15 +177,9 @@ def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
     return ", ".join(dict.fromkeys(texts))
 
 
-def _places(nodes: Iterable[Node]) -> tuple[tuple[str, int, str], ...]:
+def _places(nodes: Iterable[Node]) -> tuple[Place, ...]:
     """Where in the program they stand."""
-    return tuple(dict.fromkeys(place for n in nodes if (place := place_of(n.loc)) is not None))
-
-
-def place_of(loc: Loc | None) -> tuple[str, int, str] | None:
-    if loc is None:
-        return None
-    return tuple(loc.user[:3]) if loc.user is not None else (loc.file, loc.line, loc.function)  # type: ignore
+    return tuple(dict.fromkeys(Place(*(n.loc.user or n.loc)[:3]) for n in nodes if n.loc is not None))
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -280,15 +251,9 @@ def _size(s: Storage) -> int:
     return hint(s.nbytes) if type(s.nbytes) is not int or s.nbytes else _numel(s.type.shape) * s.type.dtype.itemsize
 
 
-def _temporaries(planner: Planner) -> list[Storage]:
-    own = {id(s): s for s in (*planner.buffers.storages.values(), *planner.buffers.partial) if s.kind == "temp"}
-    return list(own.values())
-
-
-def _live(planner: Planner) -> list[int]:
-    """Bytes in use beside the inputs, for each step of the schedule."""
-    own = {id(s): s for s in (*planner.buffers.storages.values(), *planner.buffers.partial)
-           if s.kind in ("temp", "alloc", "extern")}
+def _live(planner: Planner, kinds: tuple[str, ...]) -> list[int]:
+    """Bytes in use of these kinds of storages, for each step of the schedule."""
+    own = {id(s): s for s in (*planner.buffers.storages.values(), *planner.buffers.partial) if s.kind in kinds}
     count = max(planner.times, default=-1) + 1
     change = [0] * (count + 1)
     for s in own.values():

@@ -27,7 +27,7 @@ from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place, Recompile
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")  # the folder of an installed package
 
 if TYPE_CHECKING:
-    from ..codegen.described import Described, DescribedStep
+    from ..codegen.described import Described
     from ..frame.breaks import BreakReason
     from ..frame.capture import Captured
     from ..graph.ir import Graph
@@ -99,7 +99,8 @@ def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
         found.append(model.PlanReport(
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
-            tuple([_step(s, names) for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
+            tuple([dataclasses.replace(s, name=names.get(s.name, s.name), least=least_seconds(s))
+                   for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
             _memory(described, returned if direction == model.FORWARD and plan.backward is not None else None),
             tuple((names[name], text) for name, text in plan.kernels if name in names),
             tuple((names.get(name, name), text) for name, text in described.loops), described.text))
@@ -113,13 +114,7 @@ def _labels(described: Described) -> dict[str, str]:
             if s.kind == model.KERNEL}
 
 
-def _step(s: DescribedStep, names: dict[str, str]) -> model.Step:
-    return model.Step(s.kind, names.get(s.name, s.name), s.computes, tuple(Place(*p) for p in s.places),
-                      s.space, s.device, s.read,
-                      s.written, s.operations, s.why, None, least_seconds(s), s.times)
-
-
-def least_seconds(step: DescribedStep) -> float | None:
+def least_seconds(step: model.Step) -> float | None:
     """What the device's memory and, for products, its arithmetic take at best; None where it does not tell."""
     architecture = devices.backend(torch.device(step.device)).architecture()
     if not architecture.bandwidth:

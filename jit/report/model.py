@@ -7,57 +7,11 @@ from 1. None stands for what is not known.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step  # noqa: F401  (steps are told as they are)
 
 CAPTURED, FOLLOWED, BREAK, EAGER = "captured", "followed", "break", "eager"
 FORWARD, BACKWARD = "forward", "backward"
-KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
-
-
-class Place(NamedTuple):
-    """A line of the program's."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """Something that a plan does when it is run.
-
-    Attributes:
-        kind: ``KERNEL``, of ours; ``LIBRARY``, an operator of PyTorch's; ``USER_KERNEL``, a Triton kernel of the
-            program's own.
-        name: of the kernel, or of the operator.
-        computes: the names of the operations that it does, in order.
-        places: where in the program these stand, without repeats, in order.
-        space: the sizes that its loops go over, or of a library call's first result, as text.
-        device: as text.
-        read, written: bytes of memory that it reads and writes, each element counted once.
-        operations: arithmetic, with products of matrices as two for each element of a sum.
-        why: of a library call, why it is one; else empty.
-        seconds: measured, of one run.
-        least: the seconds that the device's memory and arithmetic allow at best.
-        times: how often a run of the plan does it; all figures are of one time.
-    """
-
-    kind: str
-    name: str
-    computes: tuple[str, ...]
-    places: tuple[Place, ...]
-    space: str
-    device: str
-    read: int
-    written: int
-    operations: int
-    why: str = ""
-    seconds: float | None = None
-    least: float | None = None
-    times: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +37,7 @@ class Memory:
     Attributes:
         inputs: bytes of the inputs.
         results: bytes of what it returns; saved: of that, what is kept for the backward.
-        temporary: bytes of the arena, in which what is needed for a while lies.
+        temporary: the most bytes that are needed at once of memory that only the plan uses.
         live: bytes that are in use beside the inputs, step by step.
     """
 
