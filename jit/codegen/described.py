@@ -17,12 +17,13 @@ from ..graph.ir import filled
 from ..graph.prim_info import QUOTIENT
 from ..graph.prims import VIEWS, base_of, info
 from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
+from .indexing import bytes_hint, numel_hint
 from .library_calls import arguments_of
 from .planned import CallLibrary, RunKernel, RunTogether
 from .user_launches import LaunchUserKernel
 
 if TYPE_CHECKING:
-    from ..graph.ir import IntExpr, Node, TensorType
+    from ..graph.ir import Node, TensorType
     from ..runtime.plan import Plan
     from .buffers import Storage
     from .planner import Planner
@@ -58,7 +59,7 @@ def describe(planner: Planner, plan: Plan) -> Described:
         in_use.append(live[t])
     outputs = {base_of(o.node) for o in planner.graph.outputs if o.mutates is None}
     storages = planner.buffers.storages
-    return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(_bytes, planner.graph.inputs)),
+    return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
                      sum(_size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"),
                      max(_live(planner, ("temp",)), default=0), tuple(in_use),
                      tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text())
@@ -107,7 +108,7 @@ def _step(planner: Planner, step: Any) -> Step | None:
     return Step(
         KERNEL, planner.named[key].name if key in planner.named else kernel.name,
         tuple(_what(n) for n in nodes if n.op not in VIEWS), _places(nodes), _space(planner, runs), str(kernel.device),
-        _read(n for n in reads if n not in nodes), sum(map(_bytes, written)), sum(map(operations, nodes)),
+        _read(n for n in reads if n not in nodes), sum(map(bytes_hint, written)), sum(map(operations, nodes)),
         words=_words(nodes))
 
 
@@ -133,7 +134,7 @@ def _library_call(node: Node, kind: str) -> Step | None:
     name = _what(node)
     results = [t for t in node.types if t is not None]
     space = " x ".join(map(str, map(hint, results[0].shape))) if results else ""
-    written = sum(_numel(t.shape) * t.dtype.itemsize for t in results)
+    written = sum(numel_hint(t.shape) * t.dtype.itemsize for t in results)
     return Step(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
                          operations(node), _why(node))
 
@@ -185,14 +186,6 @@ def _places(nodes: Iterable[Node]) -> tuple[Place, ...]:
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _numel(shape: Iterable[IntExpr]) -> int:
-    return math.prod(map(hint, shape))
-
-
-def _bytes(node: Node) -> int:
-    return 0 if node.several else _numel(node.type.shape) * node.type.dtype.itemsize
-
-
 def _read(nodes: Iterable[Node]) -> int:
     """Bytes of what is read: of each memory no more than there is, and what is expanded once."""
     found: dict[Node, int] = {}
@@ -201,7 +194,7 @@ def _read(nodes: Iterable[Node]) -> int:
             continue
         base = base_of(n)
         seen = math.prod(hint(d) for d, stride in zip(n.type.shape, n.type.strides) if hint(stride) != 0)
-        whole = _bytes(base) if not base.several else seen * n.type.dtype.itemsize
+        whole = bytes_hint(base) if not base.several else seen * n.type.dtype.itemsize
         found[base] = min(whole, found.get(base, 0) + seen * n.type.dtype.itemsize)
     return sum(found.values())
 
@@ -210,9 +203,9 @@ def operations(node: Node) -> int:
     """Additions, multiplications and function values that a node takes; 0 of what only moves elements."""
     kind = info(node.op).kind
     if kind == "pointwise":
-        return _numel(node.type.shape)
+        return numel_hint(node.type.shape)
     if kind in ("reduction", "scan", "window"):
-        return _numel(node.inputs[0].type.shape)
+        return numel_hint(node.inputs[0].type.shape)
     return (_flops_of(node) or 0) if kind == "call" else 0
 
 
@@ -223,7 +216,7 @@ def _flops_of(node: Node) -> int | None:
     if node.op != "aten_call" or not node.attrs["target"].startswith("aten::"):
         return None
     if node.attrs["target"] in ("aten::linear", "aten::matmul"):  # made of others, which that module counts
-        return 2 * _numel(node.types[0].shape) * hint(node.inputs[0].type.shape[-1])
+        return 2 * numel_hint(node.types[0].shape) * hint(node.inputs[0].type.shape[-1])
     packet = getattr(torch.ops.aten, node.attrs["target"].removeprefix("aten::"), None)
     count = flop_registry.get(packet)
     if count is None:
@@ -248,7 +241,7 @@ def _shape(t: TensorType) -> torch.Size:
 
 
 def _size(s: Storage) -> int:
-    return hint(s.nbytes) if type(s.nbytes) is not int or s.nbytes else _numel(s.type.shape) * s.type.dtype.itemsize
+    return hint(s.nbytes) if type(s.nbytes) is not int or s.nbytes else numel_hint(s.type.shape) * s.type.dtype.itemsize
 
 
 def _live(planner: Planner, kinds: tuple[str, ...]) -> list[int]:
@@ -277,8 +270,8 @@ def _apart(planner: Planner, number_of: dict[int, int]) -> list[tuple[int, int, 
         first, second = number_of.get(id(a.group)), number_of.get(id(b.group))
         if first is None or second is None or first == second:
             continue
-        moved = sum({n: _bytes(n) for n in b.group.reads if any(m.node is n for m in a.group.members)}.values()) or sum(
-            {n: _bytes(n) for n in b.group.reads & a.group.reads}.values())
+        moved = sum({n: bytes_hint(n) for n in b.group.reads if any(m.node is n for m in a.group.members)}.values()) or sum(
+            {n: bytes_hint(n) for n in b.group.reads & a.group.reads}.values())
         key = (min(first, second), max(first, second))
         found[key] = (why, moved)
     return [(a, b, why, moved) for (a, b), (why, moved) in sorted(found.items())]

@@ -8,8 +8,6 @@ groups is kept as bit sets, so a join that would make a cycle is seen at once an
 
 from __future__ import annotations
 
-import bisect
-import heapq
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,6 +22,7 @@ from ..graph.prims import REDUCTIONS, SCANS, SCATTERS, info, names
 from . import indexing
 from .groups import Group, LibraryCall, Root, Step
 from .indexing import FIXED, LOOSE, VIEWS, base_of, is_one, numel_hint, same, size_hint
+from .running_order import in_order
 from .ties import Alike, Behind, ReadTogether, Siblings, Tie
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ IN_ORDER = POSITIONS | SCANS  # what depends on the order of a row
 CHEAP_BEHIND_ROWS = 12    # the same of one that depends on reductions of rows too
 CHEAP_TO_REPEAT = 3       # cost of a value that each of several readers may compute for itself from one tensor
 SUMMED = (torch.float32, torch.float16, torch.bfloat16)  # what is added up in float32
-_LABEL_BITS = 256        # room between the places of two groups in an order
 MAX_TREE = 48             # nodes inlined into one root
 MAX_MEMBERS = 48          # roots of a group
 MAX_READS = 40            # tensors that a group reads
@@ -736,68 +734,19 @@ class _Fuser:
                     for q in self.roots.get(node, ()):
                         if q.group is not g or q.part is not None:
                             stored.add(node)
-        s.order = self._topological(stored)
+        s.order = in_order(list(self.groups.values()), self._needs, stored)
         return s
 
-    def _topological(self, stored: set[Node]) -> list[Group]:
-        """Groups in dependency order; among the ready ones, that which stands first in the program."""
-        waiting, ready, done, after = {}, [], [], {}
-        for number, g in enumerate(self.groups.values()):
-            g.number = number
-            needs = {id(h): h for n in g.needs for h in [self._alive(n)]}
-            for m in g.members:
-                for node in m.reads:
-                    for h in self._requires(node):
-                        if h is not g:
-                            needs[id(h)] = h
-            waiting[id(g)] = len(needs)
-            for h in needs.values():
-                after.setdefault(id(h), []).append(g)
-            if not needs:
-                heapq.heappush(ready, (g.position, g.number, g))
-        while ready:
-            g = heapq.heappop(ready)[2]
-            done.append(g)
-            for d in after.get(id(g), ()):
-                waiting[id(d)] -= 1
-                if not waiting[id(d)]:
-                    heapq.heappush(ready, (d.position, d.number, d))
-        assert len(done) == len(self.groups), "the groups form a cycle"
-        return self._delayed(done, after, stored)
-
-    @staticmethod
-    def _delayed(order: list[Group], after: dict[int, list[Group]], stored: set[Node]) -> list:
-        """The order with kernels moved to their first reader, where they make more than they free. What a backward
-        computes again from saved values could run at its very start, and would fill the memory until it is read. What
-        only waits for a collective goes there too, or to the end."""
-        label = {id(g): k << _LABEL_BITS for k, g in enumerate(order)}
-        last = {}
-        for k, g in enumerate(order):
-            last.update(dict.fromkeys(g.reads, k))
-        keys = sorted(label.values())
-        for k in reversed(range(len(order))):
-            g = order[k]
-            readers = after.get(id(g), ())
-            if not readers and not g.waits:
-                continue
-            first = min([label[id(d)] for d in readers], default=len(order) << _LABEL_BITS)
-            made = sum(_bytes(node) for node in {m.node for m in g.members} & stored)
-            freed = sum(_bytes(node) for node in g.reads if last[node] == k)
-            at = bisect.bisect_left(keys, first)
-            low = keys[at - 1] if at else first - (1 << _LABEL_BITS)
-            if (made > freed or g.waits) and low != label[id(g)] and first - low > 1:
-                keys.remove(label[id(g)])
-                label[id(g)] = (low + first) // 2
-                bisect.insort(keys, label[id(g)])
-        return sorted(order, key=lambda g: label[id(g)])
+    def _needs(self, g: Group) -> Iterator[Group]:
+        """The groups that have to run before one, some of them several times."""
+        yield from map(self._alive, g.needs)
+        for m in g.members:
+            for node in m.reads:
+                yield from self._requires(node)
 
     def _alive(self, g: Group) -> Group:
         """The group that an earlier noted group has become part of."""
         return self.by_bit[(g.mask & -g.mask).bit_length() - 1].group
-
-
-def _bytes(node: Node) -> int:
-    return 0 if node.several else numel_hint(node.type.shape) * node.type.dtype.itemsize
 
 
 def _is_zero(size: int) -> bool:

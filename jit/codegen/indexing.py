@@ -50,6 +50,11 @@ def numel_hint(shape: Sequence[IntExpr]) -> int:
     return out
 
 
+def bytes_hint(node: Node) -> int:
+    """Bytes of all elements of a value; 0 of several results, which have nodes of their own."""
+    return 0 if node.several else numel_hint(node.type.shape) * node.type.dtype.itemsize
+
+
 def reshape_index(source: tuple[IntExpr, ...], target: tuple[IntExpr, ...], index: tuple[IntExpr, ...]) -> tuple:
     """The index into a value of shape ``source`` of element ``index`` of its row-major reshape to ``target``."""
     out = [0] * len(source)
