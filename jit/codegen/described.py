@@ -270,8 +270,9 @@ def _apart(planner: Planner, number_of: dict[int, int]) -> list[tuple[int, int, 
         first, second = number_of.get(id(a.group)), number_of.get(id(b.group))
         if first is None or second is None or first == second:
             continue
-        moved = sum({n: bytes_hint(n) for n in b.group.reads if any(m.node is n for m in a.group.members)}.values()) or sum(
-            {n: bytes_hint(n) for n in b.group.reads & a.group.reads}.values())
+        made = {m.node for m in a.group.members}
+        shared = {n for n in b.group.reads if n in made} or b.group.reads & a.group.reads
+        moved = sum(map(bytes_hint, shared))
         key = (min(first, second), max(first, second))
         found[key] = (why, moved)
     return [(a, b, why, moved) for (a, b), (why, moved) in sorted(found.items())]
