@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -36,6 +37,16 @@ if TYPE_CHECKING:
     from .frame.capture import Captured
     from .graph.edit import GraphEditor
     from .numerics import Verification
+    from .report.minimal import Minimal
+
+
+def _recorded(name: str) -> contextlib.AbstractContextManager:
+    from .report import debug  # late: it is for those alone who ask for it
+
+    return debug.recording(name)
+
+
+observing.recorder = _recorded
 
 
 def _backend(backend: str | Callable | None, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Callable:
@@ -238,6 +249,44 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
         return report
 
     return run
+
+
+def minify(model: Any, args: Sequence[object] = (), kwargs: dict[str, object] | None = None, *,
+           isolated: bool = False, **options: Any) -> Minimal:
+    """Cut a program that fails, or gives wrong results, down to the least graph that does.
+
+    The graphs that a call captures are run by their kernels, each by itself, and compared with eager and float64 as in
+    ``verify``, with their gradients. Of the first one that raises or is less exact than eager, operations are left out
+    for as long as it still fails in the same way.
+
+    Args:
+        model: a function or module, compiled or not. It is called twice: in eager, on deep copies of it and of the
+            arguments, and captured, its graphs run operation by operation.
+        args, kwargs: of the call.
+        isolated: run each graph in a process of its own (some seconds each), for programs that end the process or do
+            not end; with the default backend, and without ``passes``.
+        **options: as in ``compile``; ``backend`` and ``passes`` are what is looked at for the fault.
+
+    Returns:
+        ``failure`` ("" if nothing fails), ``graph`` as runnable Python, a ``script`` that runs it with its kernels and
+            compares (``save(path)`` writes it), ``places`` in the program; printed, it says all that.
+
+    Raises:
+        ValueError: ``isolated`` with a backend or passes, or of a program with kernels of its own (Triton's, or those
+            of operators in Python), which no other process has.
+    """
+    from .report import minimal  # late: it loads the code generator, autodiff and the operators
+
+    if isolated and (options.get("backend") is not None or options.get("passes")):
+        raise ValueError("isolated=True runs graphs by jit's own kernels: leave out backend and passes, or isolated")
+    more = arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
+
+    def compiled(backend: Callable) -> Callable:
+        return compiled_with(model, Settings(backend, False, options.get("dynamic"), options=more))
+
+    plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
+    backend = _backend(options.get("backend"), options.get("passes", ()))
+    return minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
 
 
 def explain(model: Any, **options: Any) -> Callable[..., Explanation]:

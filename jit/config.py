@@ -49,6 +49,8 @@ OPTIONS = {
                                        "is faster; a few calls run in eager for that",
                                  compiled=False),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0, compiled=False),
+    "debug": Option("", "folder to which every stage of each compilation is written, with a script for each graph that "
+                        "runs it again on random inputs", compiled=False),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager", compiled=False),
     "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs",
                             compiled=False),
@@ -187,6 +189,13 @@ def overlaid(**values: object) -> Iterator[None]:
         yield
     finally:
         _overlay.reset(token)
+
+
+def changed() -> dict[str, object]:
+    """The options on which what is compiled depends, where they are not at their defaults."""
+    module = sys.modules[__name__]
+    return {name: getattr(module, name) for name, option in OPTIONS.items()
+            if option.compiled and getattr(module, name) != option.default}
 
 
 def describe() -> str:

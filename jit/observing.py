@@ -11,7 +11,9 @@ import threading
 import time
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
+
+from . import config
 
 KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
 
@@ -66,6 +68,17 @@ class Step:
     words: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A graph whose compilation has begun: a copy, what was noted of each input, what it is differentiated for, and the
+    options that are not at their defaults."""
+
+    graph: Any
+    inputs: list
+    gradient: Any
+    options: dict[str, object]
+
+
 class Observer:
     """What it was told.
 
@@ -75,10 +88,15 @@ class Observer:
             one.
         lines: code object -> the lines of it that were executed.
         captured: each ``frame.capture.Captured``, and the options of the function that was compiled.
+        begun: each captured graph, of which a compilation has begun, as it was then, where inputs are described.
         plans: graph as captured -> what it was compiled to.
+        errors: rules of ours that have failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, describe: Callable[[Any], Any] | None = None) -> None:
+        self.describe = describe
+        self.begun: dict[Any, Begun] = {}
+        self.errors: list[BaseException] = []
         self.phases: dict[str, float] = {}
         self.lines: dict[types.CodeType, set[int]] = {}
         self.captured: list[tuple[Any, Any]] = []
@@ -88,6 +106,12 @@ class Observer:
 
     def follows(self, code: types.CodeType, is_called: bool) -> None:
         self.followed[code] = self.followed.get(code, True) and is_called
+
+    def begins(self, graph: Any, tensors: Sequence[Any], gradient: Any) -> None:
+        """A graph is about to be compiled for these inputs."""
+        if self.describe is not None:
+            self.begun[graph] = Begun(graph.copy(), [self.describe(t) for t in tensors], gradient,
+                                      config.changed())
 
     def reading(self, code: types.CodeType, instructions: Sequence[Any]) -> Any:
         """The instructions of a code object, of which each that is read counts as executed."""
@@ -125,10 +149,25 @@ def observer() -> Observer | None:
 
 
 @contextlib.contextmanager
-def observed() -> Iterator[Observer]:
-    """All that is compiled in the block is told to the observer that it gives."""
-    before, _local.observer = observer(), Observer()
+def observed(describe: Callable[[Any], Any] | None = None) -> Iterator[Observer]:
+    """All that is compiled in the block is told to the observer that it gives. ``describe``: what is noted of each
+    input of a graph."""
+    before, made = observer(), Observer(describe)
+    _local.observer = made
     try:
-        yield _local.observer
+        yield made
     finally:
         _local.observer = before
+
+
+# Observes a block for the name of what is compiled in it, and writes all of it to the folder ``config.debug``: set by
+# what writes it, which is loaded later than this.
+recorder: Callable[[str], contextlib.AbstractContextManager] | None = None
+
+
+def recorded(name: str) -> contextlib.AbstractContextManager:
+    """A block in which something of this name is compiled: written to ``config.debug``, where that is set and nobody
+    else observes."""
+    if not config.debug or observer() is not None or recorder is None:
+        return contextlib.nullcontext()
+    return recorder(name)

@@ -100,8 +100,11 @@ class Settings:
         count_graph()
         with config.overlaid(**self.options) if self.options else contextlib.nullcontext(), meanwhile.scope():
             meanwhile.soon(session.guards.prepare)
-            plan = self.backend(graph, [v.obj for v in inputs], gradient)
-        if (observer := observing.observer()) is not None:
+            tensors = [v.obj for v in inputs]
+            if (observer := observing.observer()) is not None:
+                observer.begins(graph, tensors, gradient)
+            plan = self.backend(graph, tensors, gradient)
+        if observer is not None:
             observer.plans[graph] = plan
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
@@ -303,7 +306,8 @@ class Missed:
             fn = wrapped_function(dispatcher)
             code = user_code(fn)
             with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
-                                                   self.settings.option("progress")):
+                                                   self.settings.option("progress")), \
+                    observing.recorded(code.co_qualname):
                 key = stored.key_of(self, fn, dispatcher, values)
                 found = self.stored(dispatcher, fn, values, key)
                 return self.compile(dispatcher, values, key) if found is None else found
@@ -349,10 +353,11 @@ class Missed:
             fitting = [entry for entry in dispatcher.entries if entry.guards.check(values)]
             if fitting:
                 return not any(entry in known for entry in fitting)
-            key = stored.key_of(self, fn, dispatcher, values)
-            entry = self.stored(dispatcher, fn, values, key)
-            if entry is None:
-                entry = self.compile(dispatcher, values, key)
+            with observing.recorded(user_code(fn).co_qualname):
+                key = stored.key_of(self, fn, dispatcher, values)
+                entry = self.stored(dispatcher, fn, values, key)
+                if entry is None:
+                    entry = self.compile(dispatcher, values, key)
             return entry is None or entry.guards.check(values)
 
     def may_take_back(self) -> bool:
@@ -488,6 +493,8 @@ class Missed:
     def failed(self, fn: Callable, error: Exception) -> None:
         """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with
         ``fullgraph`` or ``config.strict``."""
+        if (observer := observing.observer()) is not None:
+            observer.errors.append(error)
         if self.settings.fullgraph:
             raise error
         code = user_code(fn)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import devices
+from ..frame.blocks import rewriting
 from ..graph.dims import hint
 from ..graph.prim_info import info
 from ..graph.prims import base_of
@@ -48,7 +49,7 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
     place = _place(code) if code is not None else regions[0].place if regions else None
     sources = _sources(captured, used, observer, place)
     return model.Report(title, place, tuple(regions), tuple(sources), tuple(recompiles),
-                        _phases(observer), _versions(),
+                        _phases(observer), versions(),
                         "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
 
 
@@ -67,7 +68,8 @@ def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) ->
         else model.Guard("", str(fact), False)
         for source, fact in c.guards.rows())
     return model.Region(place.function, place, () if plan is None else tuple(_plans(plan, c.graph)), guards,
-                        tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)
+                        tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed,
+                        "" if c.target is None or c.code is None else rewriting(c.code, c.target))
 
 
 def _is_call_of_modules(code: types.CodeType) -> bool:
@@ -139,7 +141,8 @@ def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(found.items(), key=lambda row: -row[1]))
 
 
-def _versions() -> str:
+def versions() -> str:
+    """Those of what it runs with, as text."""
     parts = [f"Python {platform.python_version()}", f"PyTorch {torch.__version__}"]
     for package in ("triton",):
         try:

@@ -110,6 +110,7 @@ class Region:
         breaks: at its end.
         seconds: of capturing and compiling it.
         instructions: how many instructions of Python's were followed.
+        bytecode: of the function, and what it is rewritten to.
         unnamed: what of it no other process could find, so that it is not kept on disk, and why.
     """
 
@@ -121,6 +122,7 @@ class Region:
     seconds: float
     instructions: int
     unnamed: tuple[str, ...] = ()
+    bytecode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

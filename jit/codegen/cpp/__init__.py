@@ -15,7 +15,7 @@ from typing import Callable
 import torch
 
 from jit import config, logs, turns
-from jit.codegen import loops, toolchain
+from jit.codegen import loops, replaced, toolchain
 from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import PRODUCT, RUNTIME, SCRATCH, STREAM, TRANSPOSE
@@ -41,6 +41,12 @@ def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
         else:
             text = KernelText(kernel, "KERNEL", torch.get_num_threads()).text()
         _texts[key] = text
+    name, named = _named(text)
+    given = replaced.instead_of(named)
+    return (name, named) if given is named else _named(given.replace(name, "KERNEL"))
+
+
+def _named(text: str) -> tuple[str, str]:
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
     return name, text.replace("KERNEL", name)
 
