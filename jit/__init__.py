@@ -1,10 +1,14 @@
 """jit: a bytecode-level just-in-time compiler for PyTorch."""
 
 import importlib
+from typing import TYPE_CHECKING
 
 from . import config, versions
 
-if versions.refusal() is None:
+if TYPE_CHECKING:
+    from . import interop, passes
+
+if TYPE_CHECKING or versions.refusal() is None:
     from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,
                       cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,
                       mark_dynamic, mark_static, mark_unbacked, minify, nested_compile_region, reset, set_stance,

@@ -11,7 +11,7 @@ import itertools
 import sys
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -48,6 +48,10 @@ def _recorded(name: str) -> contextlib.AbstractContextManager:
 
 observing.recorder = _recorded
 
+_F = TypeVar("_F")  # what is compiled, of whatever type, keeps that type
+_M = TypeVar("_M", bound=torch.nn.Module)
+_P = ParamSpec("_P")
+
 
 def _backend(backend: str | Callable | None, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Callable:
     return user_passes.applied(_plain_backend(backend), tuple(passes))
@@ -64,6 +68,21 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
     return backends.from_callable(backend)
+
+
+@overload
+def compile(model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] | None = None, mode: str | None = None,
+            options: dict[str, Any] | None = None, disable: bool = False,
+            passes: Sequence[Callable[[GraphEditor], None]] = (),
+            recompile_limit: int | None = None) -> Callable[[_F], _F]: ...
+
+
+@overload
+def compile(model: _F, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] | None = None, mode: str | None = None,
+            options: dict[str, Any] | None = None, disable: bool = False,
+            passes: Sequence[Callable[[GraphEditor], None]] = (), recompile_limit: int | None = None) -> _F: ...
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -103,10 +122,10 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     return compiled_with(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
 
 
-def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
+def compile_in_place(module: _M, *, fullgraph: bool = False, dynamic: bool | None = None,
                      backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
                      disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = (),
-                     recompile_limit: int | None = None) -> torch.nn.Module:
+                     recompile_limit: int | None = None) -> _M:
     """Compile a module as ``module.compile()`` does: its calls are compiled from now on, and it stays the very object,
     of the same class and with the same state_dict keys. Arguments as in ``compile``. Copies of it, also pickled ones,
     are not compiled; ``disable=True`` has its calls run in eager again.
@@ -119,7 +138,7 @@ def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynami
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     arguments.tell_of_mode(mode, 2)
     settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
-    return _compile_in_place(module, None if disable else settings)
+    return _compile_in_place(module, None if disable else settings)  # type: ignore[return-value]  # the very object
 
 
 def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: str | None, options: dict | None,
@@ -160,6 +179,14 @@ def compiled_with(model: Any, settings: Settings) -> Any:
             pass
         return dispatch.make_dispatcher(call, settings)
     arguments.refuse(fn)
+
+
+@overload
+def disable(fn: None = None, recursive: bool = True, *, reason: str | None = None) -> Callable[[_F], _F]: ...
+
+
+@overload
+def disable(fn: _F, recursive: bool = True, *, reason: str | None = None) -> _F: ...
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -209,7 +236,7 @@ def compile_count() -> int:
 _IN_CALL = {"compile_in": "call"}  # for what is told of one call
 
 
-def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..., Verification]:
+def verify(model: Callable[_P, Any], *, gradients: bool = True, **options: Any) -> Callable[_P, Verification]:
     """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see
     ``jit.numerics`` for how.
 
@@ -227,7 +254,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
 
     plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
 
-    def run(*args: object, **kwargs: object) -> Verification:
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> Verification:
         report = numerics.Verification()
         expected = None
         with torch.random.fork_rng():  # the compiled call draws the same numbers
@@ -251,7 +278,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
     return run
 
 
-def minify(model: Any, args: Sequence[object] = (), kwargs: dict[str, object] | None = None, *,
+def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[str, object] | None = None, *,
            isolated: bool = False, **options: Any) -> Minimal:
     """Cut a program that fails, or gives wrong results, down to the least graph that does.
 
@@ -289,7 +316,7 @@ def minify(model: Any, args: Sequence[object] = (), kwargs: dict[str, object] | 
     return minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
 
 
-def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
+def explain(model: Callable[_P, Any], **options: Any) -> Callable[_P, Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
     at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says why it was compiled
     again. Keyword arguments as in ``compile``.
@@ -299,7 +326,7 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
             writes one as a page.
     """
 
-    def run(*args: object, **kwargs: object) -> Explanation:
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> Explanation:
         from .report import gather  # late: only reports need it
 
         backend = _backend(options.get("backend"), options.get("passes", ()))

@@ -86,7 +86,33 @@ OPTIONS = {
 ALSO_CALLED = {"recompile_limit": "cache_limit"}
 
 if TYPE_CHECKING:
-    def __getattr__(name: str) -> Any: ...  # the options
+    # The options, for type checkers; tests/test_typing.py compares this with the table.
+    cache_dir: str
+    cache_size_mb: int
+    cache_below: str
+    entry_cache: bool
+    backend: str
+    cache_limit: int
+    recompile_limit: int
+    error_on_recompile: bool
+    frame_hook: bool
+    eager_where_faster: bool
+    cpu_pool_mb: int
+    strict: bool
+    verify_graphs: bool
+    untested: bool
+    says_compiling: bool
+    match_eager_rounding: bool
+    templates: bool
+    cudagraphs: bool
+    auto_cudagraphs: bool
+    bucket_collectives: bool
+    fallback_random: bool
+    progress: bool
+    sanitize: str
+    siblings: bool
+    compile_in: str
+    compile_threads: int
 
 
 def _checked(name: str, value: object) -> object:

@@ -38,7 +38,7 @@ class Step:
     Attributes:
         kind: ``KERNEL``, of ours; ``LIBRARY``, an operator of PyTorch's; ``USER_KERNEL``, a Triton kernel of the
             program's own.
-        name: of the kernel, or of the operator.
+        name: of the kernel, as profilers show it, or of the operator.
         computes: the names of the operations that it does, in order.
         places: where in the program these stand, without repeats, in order.
         space: the sizes that its loops go over, or of a library call's first result, as text.
@@ -49,7 +49,8 @@ class Step:
         seconds: measured, of one run.
         least: the seconds that the device's memory and arithmetic allow at best.
         times: how often a run of the plan does it; all figures are of one time.
-        words: the few operations that tell most of a kernel.
+        source: of a kernel of ours, the name of its text; several steps may share one.
+        function: of a kernel of ours, the function's name in the binary, as ``perf`` and the GPU's own lane show it.
     """
 
     kind: str
@@ -65,7 +66,8 @@ class Step:
     seconds: float | None = None
     least: float | None = None
     times: int = 1
-    words: tuple[str, ...] = ()
+    source: str = ""
+    function: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

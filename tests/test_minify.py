@@ -66,7 +66,7 @@ if os.environ.get("PLANTED"):
     import torch
     from jit.codegen import cpp
     before = cpp._named
-    cpp._named = lambda text: before(text.replace(*os.environ["PLANTED"].split("|")))
+    cpp._named = lambda name, text: before(name, text.replace(*os.environ["PLANTED"].split("|")))
 """
 
 
@@ -83,7 +83,7 @@ WRONG = "= tanh_f32(|= 0.01f + tanh_f32("
 def test_a_wrong_kernel_of_ours_is_found(tmp_path, monkeypatch):
     """The very kernels are wrong, and the script shows it as long as they are."""
     before = cpp._named
-    monkeypatch.setattr(cpp, "_named", lambda text: before(text.replace(*WRONG.split("|"))))
+    monkeypatch.setattr(cpp, "_named", lambda name, text: before(name, text.replace(*WRONG.split("|"))))
     m = jit.minify(network, given())
     assert m.operations == 1 and "torch.tanh(" in m.graph
     script = tmp_path / "least.py"

@@ -141,7 +141,8 @@ def test_nothing_is_written_without_it(tmp_path):
 @pytest.mark.parametrize("tensor", [
     torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(6, 4)[::2, 1:], torch.randn(4).expand(3, 4),
     torch.empty(0, 3), torch.tensor(2.5), torch.randint(-3, 9, (5,)), torch.tensor([True, False, True]),
-    torch.randn(3, dtype=torch.cfloat), torch.randn(4, 4).half(), torch.randn(4, 4).bfloat16(), torch.randint(0, 255, (7,), dtype=torch.uint8),
+    torch.randn(3, dtype=torch.cfloat), torch.randn(4, 4).half(), torch.randn(4, 4).bfloat16(),
+    torch.randint(0, 255, (7,), dtype=torch.uint8),
     torch.full((3,), float("nan")), torch.randn(4).to(torch.float8_e4m3fn), torch.randn(2, 3, 4, 4).to(
         memory_format=torch.channels_last)], ids=lambda t: f"{t.dtype}{tuple(t.shape)}".removeprefix("torch."))
 def test_an_input_is_made_like_the_one_that_was_there(tensor):

@@ -14,12 +14,13 @@ import torch
 
 from ..graph.dims import hint
 from ..graph.ir import filled
-from ..graph.prim_info import QUOTIENT
 from ..graph.prims import VIEWS, base_of, info
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Step
 from .indexing import bytes_hint, numel_hint
+from .kernel_names import computed, places, what
 from .library_calls import arguments_of
 from .planned import CallLibrary, RunKernel, RunTogether
+from .target import target_of
 from .user_launches import LaunchUserKernel
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _step(planner: Planner, step: Any) -> Step | None:
     nodes: dict[Node, None] = {}
     reads: dict[Node, None] = {}
     for origin in _origins(planner, step):
-        found, read = _of_origin(origin)
+        found, read = computed(origin)
         nodes |= found
         reads |= read
     runs = getattr(step, "runs", (step,))
@@ -106,46 +107,33 @@ def _step(planner: Planner, step: Any) -> Step | None:
         key = step.key
     written = [n for n in nodes if n in planner.buffers.storages]
     return Step(
-        KERNEL, planner.named[key].name if key in planner.named else kernel.name,
-        tuple(_what(n) for n in nodes if n.op not in VIEWS), _places(nodes), _space(planner, runs), str(kernel.device),
+        KERNEL, planner.name_of(runs),
+        tuple(what(n) for n in nodes if n.op not in VIEWS), places(nodes), _space(planner, runs), str(kernel.device),
         _read(n for n in reads if n not in nodes), sum(map(bytes_hint, written)), sum(map(operations, nodes)),
-        words=_words(nodes))
+        source=planner.named[key].name if key in planner.named else kernel.name,
+        function=_function(planner, key))
 
 
-def _of_origin(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
-    """The nodes that the kernel of a group, or of a node, computes, and those that it reads."""
-    members = getattr(origin, "members", None)
-    if members is None:
-        return {origin: None}, dict.fromkeys(origin.inputs)
-    reads = {node: None for m in members for node in m.reads}
-    found: dict[Node, None] = {}
-    waiting = [*(m.node for m in members), *origin.calls]
-    own = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if node not in found and (node not in reads or node in own):
-            found[node] = None
-            waiting += [i for i in node.inputs if i.op != "input"]
-    order = sorted(found, key=lambda n: n.id)
-    return dict.fromkeys(order), reads | {i: None for n in order for i in n.inputs if i.op == "input"}
+def _function(planner: Planner, key: tuple) -> str:
+    """The name of a kernel's function in the binary, as far as its target tells."""
+    kernel = planner.named.get(key)
+    if kernel is None or planner.options.target == "reference":
+        return ""
+    return getattr(target_of(kernel.device), "function_of", lambda *_: "")(kernel, planner.code[key])
 
 
 def _library_call(node: Node, kind: str) -> Step | None:
-    name = _what(node)
+    name = what(node)
     results = [t for t in node.types if t is not None]
     space = " x ".join(map(str, map(hint, results[0].shape))) if results else ""
     written = sum(numel_hint(t.shape) * t.dtype.itemsize for t in results)
-    return Step(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
+    return Step(kind, name, (name,), places([node]), space, str(_device(node)), _read(node.inputs), written,
                          operations(node), _why(node))
 
 
 def _device(node: Node) -> torch.device:
     types = [t for t in (*node.types, *(i.types[0] for i in node.inputs)) if t is not None]
     return types[0].device if types else torch.device("cpu")
-
-
-def _what(node: Node) -> str:
-    return node.attrs["target"].removeprefix("aten::") if node.op == "aten_call" else node.op
 
 
 def _why(node: Node) -> str:
@@ -160,13 +148,6 @@ def _why(node: Node) -> str:
     return "there is no kernel of ours for it"
 
 
-def _words(nodes: Iterable[Node], most: int = 4) -> tuple[str, ...]:
-    """The operations that tell most of a kernel, each once: those first that cost more than arithmetic does."""
-    found = [n for n in nodes if info(n.op).kind not in ("number", "source", "copy", "view")]
-    found.sort(key=lambda n: info(n.op).kind == "pointwise" and info(n.op).cost.cpu <= QUOTIENT.cpu)
-    return tuple(dict.fromkeys(map(_what, found)))[:most]
-
-
 def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
     texts = []
     for run in runs:
@@ -176,11 +157,6 @@ def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
             dims = origin.types[0].shape
         texts.append(" x ".join(f"[{hint(d)}]" if k in reduced else str(hint(d)) for k, d in enumerate(dims)) or "1")
     return ", ".join(dict.fromkeys(texts))
-
-
-def _places(nodes: Iterable[Node]) -> tuple[Place, ...]:
-    """Where in the program they stand."""
-    return tuple(dict.fromkeys(Place(*(n.loc.user or n.loc)[:3]) for n in nodes if n.loc is not None))
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

@@ -10,16 +10,17 @@ import time
 import types
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from .. import config, failures, logs, meanwhile, observing, progress, torch_private, turns
+from .. import config, failures, logs, meanwhile, observing, progress, shown, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import cures
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import background, stance, stored, trial
+from . import background, stance, stored, titles, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -305,12 +306,31 @@ class Missed:
                     return entry
             fn = wrapped_function(dispatcher)
             code = user_code(fn)
-            with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
-                                                   self.settings.option("progress")), \
-                    observing.recorded(code.co_qualname):
+            with (uncollected(), self.named(dispatcher), observing.recorded(code.co_qualname),
+                  progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
+                                     self.settings.option("progress"))):
                 key = stored.key_of(self, fn, dispatcher, values)
                 found = self.stored(dispatcher, fn, values, key)
                 return self.compile(dispatcher, values, key) if found is None else found
+
+    @contextlib.contextmanager
+    def named(self, dispatcher) -> Iterator[None]:
+        """What is compiled in the block is named after the function, and a profiler is told of it."""
+        title = self.shown(dispatcher)
+        with shown.compiling(title), torch_private.recorded(f"jit: compiling {title}"):
+            yield
+
+    def shown(self, dispatcher) -> str:
+        """What profilers call the function; the native dispatcher asks."""
+        fn = wrapped_function(dispatcher)
+        return titles.title(fn, user_code(fn), self.bound, self.dynamic.resumed)
+
+    def told(self, dispatcher) -> str:
+        """The ``repr`` of the dispatcher, which asks."""
+        fn = wrapped_function(dispatcher)
+        alike = [m for m in (ref() for ref in list(_missed.values())) if m and m.settings is self.settings]
+        return titles.told(fn.__qualname__, user_code(fn), len(dispatcher.entries),
+                           [c for m in alike for c in m.captures], self.given_up)
 
     def stored(self, dispatcher, fn: types.FunctionType, values: tuple[object, ...], key: str | None):
         """An entry for the call that another process has made, if there is one."""
@@ -347,7 +367,7 @@ class Missed:
         there should be one. ``known``: the entries that did not fit when the call was made; where one does now, the
         call has changed what it was given, and the entry is none for calls like it."""
         fn = wrapped_function(dispatcher)
-        with _lock, turns.working(lambda: (background.shared_state(), fn.__code__)):
+        with _lock, self.named(dispatcher), turns.working(lambda: (background.shared_state(), fn.__code__)):
             if self.given_up or self.limits.is_full(values) or not self.may_wait():
                 return True
             fitting = [entry for entry in dispatcher.entries if entry.guards.check(values)]

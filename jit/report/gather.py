@@ -95,25 +95,16 @@ def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
     for direction, graph, described in zip((model.FORWARD, model.BACKWARD), graphs, plan.described):
         if described is None:
             continue
-        names = _labels(described)
+        own = {s.source for s in described.steps}
         if isinstance(graph, PackedGraph):
             graph = graph()
         found.append(model.PlanReport(
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
-            tuple([dataclasses.replace(s, name=names.get(s.name, s.name), least=least_seconds(s))
-                   for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
+            tuple([dataclasses.replace(s, least=least_seconds(s)) for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
             _memory(described, returned if direction == model.FORWARD and plan.backward is not None else None),
-            tuple((names[name], text) for name, text in plan.kernels if name in names),
-            tuple((names.get(name, name), text) for name, text in described.loops), described.text))
+            tuple((name, text) for name, text in plan.kernels if name in own), described.loops, described.text))
     return found
-
-
-def _labels(described: Described) -> dict[str, str]:
-    """The name of each kernel -> what to call it: what it computes, and the end of the name, which tells it from others
-    that compute the same."""
-    return {s.name: "_".join([*s.words, s.name[-6:]]) for s in described.steps
-            if s.kind == model.KERNEL}
 
 
 def least_seconds(step: model.Step) -> float | None:
