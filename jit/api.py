@@ -234,6 +234,7 @@ def compile_count() -> int:
 
 
 _IN_CALL = {"compile_in": "call"}  # for what is told of one call
+_EACH_KERNEL = {"cudagraphs": False, "auto_cudagraphs": False}  # so that profilers are told of each
 
 
 def verify(model: Callable[_P, Any], *, gradients: bool = True, **options: Any) -> Callable[_P, Verification]:
@@ -316,10 +317,14 @@ def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[s
     return minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
 
 
-def explain(model: Callable[_P, Any], **options: Any) -> Callable[_P, Explanation]:
+def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) -> Callable[_P, Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
     at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says why it was compiled
     again. Keyword arguments as in ``compile``.
+
+    Args:
+        measure: measure what each kernel and library call takes: the call is made eight more times, with its gradients,
+            which are not added to the ``grad`` of anything. CUDA graphs are left out, so that each kernel is seen.
 
     Returns:
         A function of the arguments that gives an ``Explanation``: printed it is a report, and ``save("report.html")``
@@ -327,12 +332,13 @@ def explain(model: Callable[_P, Any], **options: Any) -> Callable[_P, Explanatio
     """
 
     def run(*args: _P.args, **kwargs: _P.kwargs) -> Explanation:
-        from .report import gather  # late: only reports need it
+        from .report import gather, measured  # late: only reports need them
 
         backend = _backend(options.get("backend"), options.get("passes", ()))
         captured: list[Captured] = []
         settings = Settings(backend, False, options.get("dynamic"), on_capture=captured.append,
-                            options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
+                            options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
+                            | (_EACH_KERNEL if measure else {}))
         compiled = compiled_with(model, settings)
         with observing.observed() as observer:
             made = compiled(*args, **kwargs)
@@ -350,6 +356,9 @@ def explain(model: Callable[_P, Any], **options: Any) -> Callable[_P, Explanatio
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans.values() for _, text in plan.kernels]
+        told = gather.report(title, captured, observer, again, code)
+        if measure:
+            told = measured.measured(told, lambda: compiled(*args, **kwargs))
         return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
                                                          for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
@@ -357,6 +366,6 @@ def explain(model: Callable[_P, Any], **options: Any) -> Callable[_P, Explanatio
                            sum(getattr(plan, "launches", 0) for plan in plans.values()),
                            [f"{what}: {name.why_not()}" for c in captured if c.entry is not None
                             for what, name in c.entry.holds() if name.why_not()],
-                           gather.report(title, captured, observer, again, code))
+                           told)
 
     return run

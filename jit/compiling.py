@@ -121,7 +121,9 @@ def _without_gradients(graph: Graph) -> Graph:
 
 def named(compiled: CompiledGraph, what: str, graph: Graph) -> CompiledGraph:
     """``compiled`` with a name for its plan, which is ``what`` for ``graph``."""
-    return dataclasses.replace(compiled, plan=dataclasses.replace(compiled.plan, name=shown.plan(what, graph.place())))
+    name, described = shown.plan(what, graph.place()), compiled.described
+    return dataclasses.replace(compiled, plan=dataclasses.replace(compiled.plan, name=name),
+                               described=described and dataclasses.replace(described, name=name))
 
 
 def for_device(graph: Graph, device: torch.device) -> CompiledGraph:

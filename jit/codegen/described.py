@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A plan. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
+    """A plan. ``name``: what profilers call a run of it. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
     memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
     loop kernel. ``text``: of the runtime's plan."""
 
@@ -43,6 +43,7 @@ class Described:
     live: tuple[int, ...]
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
+    name: str = ""
 
 
 def describe(planner: Planner, plan: Plan) -> Described:

@@ -101,9 +101,11 @@ def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
         found.append(model.PlanReport(
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
-            tuple([dataclasses.replace(s, least=least_seconds(s)) for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
+            tuple([dataclasses.replace(s, least=least_seconds(s)) for s in described.steps]),
+            tuple(model.Apart(*row) for row in described.apart),
             _memory(described, returned if direction == model.FORWARD and plan.backward is not None else None),
-            tuple((name, text) for name, text in plan.kernels if name in own), described.loops, described.text))
+            tuple((name, text) for name, text in plan.kernels if name in own), described.loops, described.text,
+            described.name))
     return found
 
 

@@ -58,6 +58,7 @@ class PlanReport:
         kernels: (name, source text).
         loops: (name, text) of each as a loop kernel, from which the source is made.
         text: of what the runtime does, a line each.
+        name: what profilers call a run of it.
     """
 
     direction: str
@@ -69,6 +70,7 @@ class PlanReport:
     kernels: tuple[tuple[str, str], ...]
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
