@@ -49,6 +49,7 @@ class Step:
         seconds: measured, of one run.
         least: the seconds that the device's memory and arithmetic allow at best.
         times: how often a run of the plan does it; all figures are of one time.
+        part: which part of a plan it is in, from 0, where the plan does some parts several times.
         source: of a kernel of ours, the name of its text; several steps may share one.
         function: of a kernel of ours, the function's name in the binary, as ``perf`` and the GPU's own lane show it.
     """
@@ -66,6 +67,7 @@ class Step:
     seconds: float | None = None
     least: float | None = None
     times: int = 1
+    part: int = 0
     source: str = ""
     function: str = ""
 

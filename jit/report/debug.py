@@ -112,9 +112,12 @@ def _of_graph(called: str, name: str, begun: observing.Begun, plans: tuple[model
                                          symbols_of(begun.graph), begun.gradient, kernels, begun.options).text()}
     for plan in plans:
         files[f"{called}.{plan.direction}.py"] = plan.graph
-        for kernel, source in plan.kernels:
-            suffix = "py" if "@triton.jit" in source else "cpp"
-            files[f"{called}.kernels/{kernel}.{suffix}"] = source
+        sources = dict(plan.kernels)
+        for step in plan.steps:
+            if step.source in sources:  # once, under the name of the first step
+                source = sources.pop(step.source)
+                suffix = "py" if "@triton.jit" in source else "cpp"
+                files[f"{called}.kernels/{step.name}.{step.source[-6:]}.{suffix}"] = source
     files[f"{called}.loops.txt"] = "\n\n".join(dict.fromkeys(t for p in plans for _, t in p.loops))
     files[f"{called}.plan.txt"] = "\n\n".join(f"# {p.direction}\n{p.text}" for p in plans)
     return files

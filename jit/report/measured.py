@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -91,22 +92,20 @@ def _timed(plan: model.PlanReport, ranges: Sequence[Any]) -> model.PlanReport:
 def _aligned(steps: Sequence[model.Step], event: Any) -> dict[int, float]:
     """Number of a step -> seconds, of one run of their plan. A step that is done several times, once in each layer,
     has the mean of these."""
-    names = [_shown(step) for step in steps]
-    children = [e for e in event.cpu_children if e.name in names or e.name.startswith("aten::")]
-    done = [e.name for e in children]
-    found: dict[int, float] = {}
-    if any(step.times > 1 for step in steps):
-        for name in dict.fromkeys(names):
-            own = [k for k, n in enumerate(names) if n == name]
-            seconds = [_seconds(e, steps[own[0]]) for e in children if e.name == name]
-            if len(seconds) == sum(steps[k].times for k in own) and len({steps[k].times for k in own}) == 1:
-                found |= {k: statistics.fmean(seconds[i::len(own)]) for i, k in enumerate(own)}
-        return found
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, names, done, autojunk=False).get_opcodes():
+    order = [k for _, part in itertools.groupby(range(len(steps)), lambda k: (steps[k].part, steps[k].times))
+             for group in [list(part)] for k in group * steps[group[0]].times]
+    names = [_shown(steps[k]) for k in order]
+    there = set(names)
+    children = [e for e in event.cpu_children if e.name in there or e.name.startswith("aten::")]
+    found: dict[int, list[float]] = {}
+    matcher = difflib.SequenceMatcher(None, names, [e.name for e in children], autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
         # A library call may go by another name, such as addmm for linear.
-        if tag == "equal" or tag == "replace" and b - a == d - c and all(s.kind == model.LIBRARY for s in steps[a:b]):
-            found |= {k: _seconds(children[c + k - a], steps[k]) for k in range(a, b)}
-    return found
+        if tag == "equal" or (tag == "replace" and b - a == d - c
+                              and all(steps[k].kind == model.LIBRARY for k in order[a:b])):
+            for k, child in zip(order[a:b], children[c:d]):
+                found.setdefault(k, []).append(_seconds(child, steps[k]))
+    return {k: statistics.fmean(seconds) for k, seconds in found.items()}
 
 
 def _shown(step: model.Step) -> str:
