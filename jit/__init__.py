@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from . import config, versions
 
 if TYPE_CHECKING:
-    from . import interop, passes
+    from . import interop as interop, passes as passes
 
 if TYPE_CHECKING or versions.refusal() is None:
     from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,

@@ -147,6 +147,54 @@ class _Read:
         return instr
 
 
+class Lines:
+    """The lines that captures follow.
+
+    Attributes:
+        runs: (code object, lines of it in the order in which they were executed).
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[types.CodeType, list[int]]] = []
+
+    def reading(self, code: types.CodeType, instructions: Sequence[Any]) -> Any:
+        """The instructions of a code object, of which each that is read counts as executed."""
+        lines: list[int] = []
+        self.runs.append((code, lines))
+        return _Followed(lines, instructions)
+
+
+class _Followed:
+    __slots__ = ("lines", "instructions")
+
+    def __init__(self, lines: list[int], instructions: Sequence[Any]) -> None:
+        self.lines, self.instructions = lines, instructions
+
+    def __getitem__(self, place: int) -> Any:
+        instr = self.instructions[place]
+        if instr.line and (not self.lines or self.lines[-1] != instr.line):
+            self.lines.append(instr.line)
+        return instr
+
+
+def reading(code: types.CodeType, instructions: Sequence[Any]) -> Any:
+    """The instructions of a code object that is captured in this thread, for whoever asks for their lines."""
+    for reader in (observer(), getattr(_local, "lines", None)):
+        if reader is not None:
+            instructions = reader.reading(code, instructions)
+    return instructions
+
+
+@contextlib.contextmanager
+def following(lines: Lines | None) -> Iterator[None]:
+    """The lines of what is captured in the block are added to ``lines``; None: nobody asks for them."""
+    before, _local.lines = getattr(_local, "lines", None), lines
+    try:
+        yield
+    finally:
+        _local.lines = before
+
+
 def observer() -> Observer | None:
     """Whoever asks for a report in this thread."""
     return getattr(_local, "observer", None)

@@ -141,7 +141,7 @@ def test_all_launches_are_told(layers, train):
     assert sum(step.times for step in steps_of(told) if step.kind == model.LIBRARY) == 2 * layers
     assert bool(steps_of(told, model.BACKWARD)) == train
     names = {name for region in told.report.regions for plan in region.plans for name, _ in plan.kernels}
-    assert names == {step.name for step in steps if step.kind == model.KERNEL}
+    assert names == {step.source for step in steps if step.kind == model.KERNEL}
 
 
 def test_phases_are_no_longer_than_the_whole():

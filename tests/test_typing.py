@@ -94,32 +94,32 @@ def made(x: Tensor) -> Callable[[int], str]:
 
 
 t = Tensor()
-reveal_type(plain)  # def (x: prog.Tensor, n: builtins.int =, *, name: builtins.str =) -> prog.Tensor
-reveal_type(plain(t))  # prog.Tensor
-reveal_type(with_options(t))  # builtins.list[prog.Tensor]
-reveal_type(jit.compile(made))  # def (x: prog.Tensor) -> def (builtins.int) -> builtins.str
-reveal_type(jit.compile(Model()))  # prog.Model
+reveal_type(plain)  # def (x: Tensor, n: int =, *, name: str =) -> Tensor
+reveal_type(plain(t))  # Tensor
+reveal_type(with_options(t))  # list[Tensor]
+reveal_type(jit.compile(made))  # def (x: Tensor) -> def (int) -> str
+reveal_type(jit.compile(Model()))  # Model
 reveal_type(jit.compile(lambda n: n + 1, dynamic=False)(1))  # Any
-reveal_type(Model().method(3))  # builtins.str
-reveal_type(Model.static(3))  # builtins.bytes
-reveal_type(jit.compile(Model().method)(3))  # builtins.str
-reveal_type(jit.compile_in_place(Model()))  # prog.Model
-reveal_type(left(t))  # builtins.int
-reveal_type(left_too(t))  # builtins.int
-reveal_type(constant(1))  # builtins.int
-reveal_type(opaque(t))  # prog.Tensor
-reveal_type(layer(t))  # prog.Tensor
-reveal_type(length([]))  # builtins.int
-reveal_type(slow(t))  # prog.Tensor
+reveal_type(Model().method(3))  # str
+reveal_type(Model.static(3))  # bytes
+reveal_type(jit.compile(Model().method)(3))  # str
+reveal_type(jit.compile_in_place(Model()))  # Model
+reveal_type(left(t))  # int
+reveal_type(left_too(t))  # int
+reveal_type(constant(1))  # int
+reveal_type(opaque(t))  # Tensor
+reveal_type(layer(t))  # Tensor
+reveal_type(length([]))  # int
+reveal_type(slow(t))  # Tensor
 reveal_type(jit.explain(plain)(t, name="a"))  # jit.explanation.Explanation
-reveal_type(jit.explain(plain)(t).graph_count)  # builtins.int
-reveal_type(jit.verify(plain, gradients=False)(t).ok)  # builtins.bool
-reveal_type(jit.config.cache_limit)  # builtins.int
-reveal_type(jit.config.strict)  # builtins.bool
-reveal_type(jit.config.describe())  # builtins.str
-reveal_type(jit.compile_count())  # builtins.int
-reveal_type(jit.is_compiling())  # builtins.bool
-reveal_type(jit.wait_for_compiles(1.0))  # builtins.bool
+reveal_type(jit.explain(plain)(t).graph_count)  # int
+reveal_type(jit.verify(plain, gradients=False)(t).ok)  # bool
+reveal_type(jit.config.cache_limit)  # int
+reveal_type(jit.config.strict)  # bool
+reveal_type(jit.config.describe())  # str
+reveal_type(jit.compile_count())  # int
+reveal_type(jit.is_compiling())  # bool
+reveal_type(jit.wait_for_compiles(1.0))  # bool
 with jit.config.patch(strict=True), jit.set_stance("fail_on_recompile"):
     jit.compile(plain, passes=[double])(t)
 jit.config.cache_limit = 4
@@ -143,7 +143,6 @@ jit.explain(plain)(1)  # error: arg-type
 jit.compile(plain, dynamik=True)  # error: call-overload
 jit.config.cache_limits  # error: attr-defined
 jit.config.cache_limit = "4"  # error: assignment
-jit.compile_in_place(3)  # error
 '''
 
 
@@ -152,11 +151,11 @@ def test_every_public_name_keeps_the_types_of_a_program(tmp_path):
     assert all(f"jit.{name}" in text or name in ("Explanation",) for name in jit.__all__)
     (tmp_path / "prog.py").write_text(text)
     (tmp_path / "mypy.ini").write_text(
-        "[mypy]\npython_version = 3.11\nignore_missing_imports = true\ndisallow_subclassing_any = false\n"
+        "[mypy]\nstrict = true\npython_version = 3.11\nignore_missing_imports = true\ndisallow_subclassing_any = false\n"
         "[mypy-torch.*]\nfollow_imports = skip\n[mypy-triton.*]\nfollow_imports = skip\n"
         "[mypy-jit.*]\nignore_errors = true\n")
     root = jit.__path__[0].rpartition("/")[0]
-    run = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--config-file", "mypy.ini", "--no-error-summary",
+    run = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary",
                           "--show-error-codes", "prog.py"],
                          cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "MYPYPATH": root}, capture_output=True, text=True)
     told: dict[int, list[str]] = {}
@@ -170,7 +169,8 @@ def test_every_public_name_keeps_the_types_of_a_program(tmp_path):
         said = "; ".join(told.pop(number, []))
         _, mark, expected = line.partition("  # ")
         if line.startswith("reveal_type"):
-            kind = re.fullmatch(r'Revealed type is "(.*)"', said)
+            # Versions of mypy differ in whether they name the module.
+            kind = re.fullmatch(r'Revealed type is "(.*)"', re.sub(r"\b(builtins|prog)\.", "", said))
             if not kind or kind[1] != expected:
                 wrong.append(f"{number}: {line}\n    {said}")
         elif mark and expected.startswith("error"):
@@ -185,6 +185,9 @@ def test_every_public_name_keeps_the_types_of_a_program(tmp_path):
 def test_type_checkers_know_every_option():
     """What ``config`` declares for type checkers is what its table says."""
     with open(config.__file__, encoding="utf-8") as file:
-        declared = dict(re.findall(r"^    (\w+): (str|int|bool)$", file.read(), re.M))
+        text = file.read()
+    block = re.search(r"^if TYPE_CHECKING:\n((?:    .*\n)+)", text, re.M)
+    assert block
+    declared = dict(re.findall(r"^    (\w+): (\w+)$", block[1], re.M))
     assert declared == {name: config.OPTIONS[config.ALSO_CALLED.get(name, name)].type.__name__
                         for name in (*config.OPTIONS, *config.ALSO_CALLED)}

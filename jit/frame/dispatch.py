@@ -20,7 +20,7 @@ from ..runtime import cures
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import background, stance, stored, titles, trial
+from . import background, stance, stored, titles, traced_lines, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -298,7 +298,16 @@ class Missed:
             taken = background.take(self.waiting, dispatcher, values, self.compile_behind, self.ends_are_told)
             if taken is not background.IN_CALL:
                 return taken
-        with turns.hurried(), _lock:
+        followed = observing.Lines() if traced_lines.wanted() else None
+        entry = self.entry_for(dispatcher, values, followed)
+        if followed is not None:
+            traced_lines.tell(followed)
+        return entry
+
+    def entry_for(self, dispatcher, values: tuple[object, ...], followed: observing.Lines | None):
+        """An entry for a call, or None. ``followed``: whom the lines are told that are captured for it; then none is
+        taken from disk."""
+        with turns.hurried(), _lock, observing.following(followed):
             if self.given_up or self.limits.is_full(values):
                 return None
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
@@ -309,7 +318,7 @@ class Missed:
             with (uncollected(), self.named(dispatcher), observing.recorded(code.co_qualname),
                   progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
                                      self.settings.option("progress"))):
-                key = stored.key_of(self, fn, dispatcher, values)
+                key = None if followed is not None else stored.key_of(self, fn, dispatcher, values)
                 found = self.stored(dispatcher, fn, values, key)
                 return self.compile(dispatcher, values, key) if found is None else found
 
@@ -329,7 +338,7 @@ class Missed:
         """The ``repr`` of the dispatcher, which asks."""
         fn = wrapped_function(dispatcher)
         alike = [m for m in (ref() for ref in list(_missed.values())) if m and m.settings is self.settings]
-        return titles.told(fn.__qualname__, user_code(fn), len(dispatcher.entries),
+        return titles.told(user_code(fn), self.bound, len(dispatcher.entries),
                            [c for m in alike for c in m.captures], self.given_up)
 
     def stored(self, dispatcher, fn: types.FunctionType, values: tuple[object, ...], key: str | None):

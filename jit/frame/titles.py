@@ -40,18 +40,20 @@ def _place(code: types.CodeType, bound: object) -> tuple[str, str, int]:
     return code.co_qualname, code.co_filename, code.co_firstlineno
 
 
-def told(name: str, code: types.CodeType, entries: int, captures: Iterable[Captured], in_eager: bool) -> str:
+def told(code: types.CodeType, bound: object, entries: int, captures: Iterable[Captured], in_eager: bool) -> str:
     """The ``repr`` of a compiled function: what it is, and what it holds. ``captures``: its own, and those of what goes
-    on behind its breaks; ``in_eager``: nothing more is compiled for it."""
+    on behind its breaks; ``in_eager``: nothing more is compiled for it. A break counts once, in however many entries it
+    is."""
     found = list(captures)
-    breaks = sum(len(c.breaks) for c in found)
+    breaks = len({b.id for c in found for b in c.breaks})
     parts = [_several(entries, "entry", "entries"), _several(sum(bool(c.graph) for c in found), "graph", "graphs")]
     if breaks:
         parts.append(_several(breaks, "graph break", "graph breaks"))
     if in_eager:
         parts.append("runs in eager from now on")
     said = ", ".join(parts) if found or in_eager else "nothing compiled yet"
-    return f"<jit.compile({name}) at {os.path.basename(code.co_filename)}:{code.co_firstlineno}: {said}>"
+    name, file, line = _place(code, bound)
+    return f"<jit.compile({name.rpartition('<locals>.')[2]}) at {os.path.basename(file)}:{line}: {said}>"
 
 
 def _several(count: int, one: str, many: str) -> str:
