@@ -19,7 +19,7 @@ from . import arguments, backends, config, observing
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
-from .frame import background, marks
+from .frame import background, entries, marks
 from .frame.background import wait_for_compiles  # noqa: F401
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked  # noqa: F401
 from .frame.markers import (  # noqa: F401
@@ -319,8 +319,8 @@ def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[s
 
 def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) -> Callable[_P, Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
-    at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says why it was compiled
-    again. Keyword arguments as in ``compile``.
+    at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says which entries it has,
+    what they differ in from this call, and why it was compiled again. Keyword arguments as in ``compile``.
 
     Args:
         measure: measure what each kernel and library call takes: the call is made eight more times, with its gradients,
@@ -336,6 +336,7 @@ def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) 
 
         backend = _backend(options.get("backend"), options.get("passes", ()))
         captured: list[Captured] = []
+        held = [gather.Entry(*row) for row in entries.held_by(model, args, kwargs)]
         settings = Settings(backend, False, options.get("dynamic"), on_capture=captured.append,
                             options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
                             | (_EACH_KERNEL if measure else {}))
@@ -349,14 +350,14 @@ def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) 
                 asyncio.run(made)
         # What another thread has compiled meanwhile, such as a hook of a backward, is captured here but not observed.
         plans = {c.graph: plan for c in captured if (plan := observer.plans.get(c.graph)) is not None}
-        again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
+        again = [gather.Recompile(name, *row) for name, row in entries.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
         code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)
         graphs = [getattr(plans.get(c.graph), "graph", None) or c.graph for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans.values() for _, text in plan.kernels]
-        told = gather.report(title, captured, observer, again, code)
+        told = gather.report(title, captured, observer, again, code, held)
         if measure:
             told = measured.measured(told, lambda: compiled(*args, **kwargs))
         return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")

@@ -587,22 +587,17 @@ def track(dispatcher):
     return dispatcher
 
 
-def why_again(fn: Any) -> list[tuple[str, Again]]:
-    """(name of a function, why it was compiled again) of a compiled function or module, and of what goes on behind its
-    graph breaks."""
+def known(fn: Any) -> tuple[Any, Missed | None]:
+    """The dispatcher of a compiled function or module, and what it has; None where nothing is compiled."""
     dispatcher = getattr(type(fn), "_jit_dispatcher", fn)
     dispatcher = getattr(dispatcher, "__func__", dispatcher)  # of a method
     known = _missed.get(dispatcher) if isinstance(dispatcher, native().Dispatcher) else None
-    missed = known and known()
-    if not missed:
-        return []
-    return why_again_under(missed.settings)
+    return dispatcher, known and known()
 
 
-def why_again_under(settings: Settings) -> list[tuple[str, Again]]:
-    """The same of all that is compiled with these settings: of a function, and of what goes on behind its breaks."""
-    alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is settings]
-    return [(user_code(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
+def under(settings: Settings) -> list[tuple[Any, Missed]]:
+    """All that is compiled with these settings: a function, and what goes on behind its graph breaks."""
+    return [(d, m) for d, m in ((d, ref()) for d, ref in list(_missed.items())) if m and m.settings is settings]
 
 
 def dispatchers() -> list:

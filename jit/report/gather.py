@@ -23,7 +23,7 @@ from ..graph.prims import base_of
 from ..graph.writing import PackedGraph
 from ..runtime.guards import in_users_terms
 from . import model
-from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place, Recompile
+from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Entry, Place, Recompile
 
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")  # the folder of an installed package
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def report(title: str, captured: Sequence[Captured], observer: Observer,
-           recompiles: Sequence[Recompile] = (), code: types.CodeType | None = None) -> model.Report:
+           recompiles: Sequence[Recompile] = (), code: types.CodeType | None = None,
+           entries: Sequence[Entry] = ()) -> model.Report:
     """What these captures, which the observer was told of, came to. ``code``: of the function that it is about, where
     that is not the first one that was captured."""
     regions, used = [], []
@@ -50,7 +51,7 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
     sources = _sources(captured, used, observer, place)
     return model.Report(title, place, tuple(regions), tuple(sources), tuple(recompiles),
                         _phases(observer), versions(),
-                        "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
+                        "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))), entries=tuple(entries))
 
 
 def _figures_of(device: str) -> str:

@@ -591,14 +591,22 @@ class _Page:
                             class_="intro aside"), _el("div", table, class_="card padded"))
 
     def recompiles(self) -> _Html:
+        held = [_el("tr", _el("td", e.function, class_="mono"), _el("td", str(e.number)), self.figure(e.calls, f"{e.calls:,}"),
+                    _el("td", _UNKNOWN if e.differs is None else _el("code", e.differs) if e.differs
+                        else "nothing: it would serve this call"), data_item=True, data_n=k)
+                for k, e in enumerate(self.report.entries, 1)]
+        entries = _join((_el("p", "What calls before this one have compiled, and what differs from it in this call.",
+                             class_="intro aside"),
+                         _el("div", _table("Entries", ("Function", "Entry", "Calls served", "What differs"), held,
+                                           "entries"), class_="card padded"))) if held else None
         rows = [_el("tr", _el("td", r.function, class_="mono"), _el("td", str(r.number)),
                     _el("td", _el("code", r.differed) if r.differed else _UNKNOWN),
                     _el("td", _el("code", r.cure) if r.cure else _UNKNOWN), data_item=True, data_n=k)
                 for k, r in enumerate(self.report.recompiles, 1)]
         if not rows:
-            return _section("recompiles", "Recompiles", _nothing("No function was compiled more than once."))
+            return _section("recompiles", "Recompiles", entries, _nothing("No function was compiled more than once."))
         headers = ("Function", "Entry", "What differed", "What to write to avoid it")
-        return _section("recompiles", "Recompiles",
+        return _section("recompiles", "Recompiles", entries,
                         _el("p", "Functions that were compiled again, since a guard no longer held.",
                             class_="intro aside"),
                         _el("div", _table("Recompiles", headers, rows, "recompiles"), class_="card padded"))

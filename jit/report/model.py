@@ -166,6 +166,18 @@ class Recompile:
 
 
 @dataclasses.dataclass(frozen=True)
+class Entry:
+    """A compiled form that a function had before it was reported on. ``calls``: how many it has served; ``differs``:
+    what in the reported call is not as it needs it; "": it would serve that call; None: not known, since it goes on
+    behind a graph break."""
+
+    function: str
+    number: int
+    calls: int
+    differs: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """All of it. ``phases``: seconds of each stage of compiling, without those inside it; ``versions``: what it was
     made with; ``device``: of the figures of the roofline, as text."""
@@ -179,3 +191,4 @@ class Report:
     versions: str
     device: str
     measured: bool = False
+    entries: tuple[Entry, ...] = ()
