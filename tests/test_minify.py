@@ -74,7 +74,7 @@ def run(path, planted, tmp_path):
     """Runs a script while the texts of C++ kernels are written with a fault."""
     (tmp_path / "sitecustomize.py").write_text(PLANTED)
     return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=600, env={
-        **os.environ, "PLANTED": planted, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
+        **os.environ, "PLANTED": planted, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])})
 
 
 WRONG = "= tanh_f32(|= 0.01f + tanh_f32("

@@ -30,7 +30,7 @@ for n in {sizes}:
 
 
 def run(path, *arguments, **more):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **more}
     return subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=300, env=env)
 
 

@@ -121,7 +121,7 @@ def _step(planner: Planner, step: Any, shares: Mapping[int, int]) -> Step | None
     if isinstance(step, RunTogether) and step.key in planner.joined:
         key = step.key
     share = max(shares[id(origin)] for origin in _origins(planner, step))
-    written = sum(bytes_hint(n) for n in nodes if n in planner.buffers.storages)
+    written = sum(_written(n) for n in nodes if n in planner.buffers.storages)
     written += sum(numel_hint(t.shape) * t.dtype.itemsize for n in nodes if n.several for t in n.types if t is not None)
     return Step(
         KERNEL, planner.name_of(runs),
@@ -201,6 +201,13 @@ def _read(nodes: Iterable[Node], readers: Iterable[Node] = ()) -> int:
         whole = bytes_hint(base) if not base.several else seen * n.type.dtype.itemsize
         found[base] = min(whole, found.get(base, 0) + seen * n.type.dtype.itemsize)
     return sum(found.values())
+
+
+def _written(node: Node) -> int:
+    """Bytes of a result; of one that is another tensor with elements changed at some places, of these."""
+    if info(node.op).kind == "scatter":
+        return min(bytes_hint(node), numel_hint(node.inputs[-1].type.shape) * node.type.dtype.itemsize)
+    return bytes_hint(node)
 
 
 def operations(node: Node) -> int:

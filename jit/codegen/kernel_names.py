@@ -3,12 +3,12 @@ two)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import shown
 from ..graph.prim_info import QUOTIENT
-from ..graph.prims import info
+from ..graph.prims import base_of, info
 from ..observing import Place
 
 if TYPE_CHECKING:
@@ -53,11 +53,18 @@ def computed(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
     own = set(waiting)
     while waiting:
         node = waiting.pop()
-        if node not in found and (node not in reads or node in own):
+        if node not in found and (node in own or not _is_read(node, reads, own)):
             found[node] = None
             waiting += [i for i in node.inputs if i.op != "input"]
     order = sorted(found, key=lambda n: n.id)
     return dict.fromkeys(order), reads | {i: None for n in order for i in n.inputs if i.op == "input"}
+
+
+def _is_read(node: Node, reads: Container[Node], own: Container[Node]) -> bool:
+    """Whether a node is there before a kernel that reads these, and computes library calls of its ``own``."""
+    kind = info(node.op).kind
+    return (node in reads or base_of(node) in reads or kind == "call"
+            or kind == "part" and node.inputs[0] not in own)
 
 
 def places(nodes: Iterable[Node]) -> tuple[Place, ...]:
