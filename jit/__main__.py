@@ -27,13 +27,15 @@ def _compiled_loops() -> str:
         raise doctor.Problem(str(e), "point CXX at another g++, 11 or newer") from None
 
 
-def _of_reports(name: str) -> Callable[[Sequence[str]], int]:
+def _of_reports(name: str, file: str = "commands") -> Callable[[Sequence[str]], int]:
     """A command of the room of reports, which is loaded when it is asked for: it needs all others, which an unknown
     PyTorch may not let load."""
-    return lambda arguments: getattr(importlib.import_module("jit.report.commands"), name)(arguments)
+    return lambda arguments: getattr(importlib.import_module(f"jit.report.{file}"), name)(arguments)
 
 
 COMMANDS = {
+    "bench": (_of_reports("command", "bench"), "a function in eager, under torch.compile and under jit: times, graphs, "
+                                               "memory, results"),
     "build": (build.main, "build the native runtime ahead of use, which takes minutes; once for each torch and Python"),
     "cache": (commands.cache_command, "what is kept on disk: ls, stats, verify, clear"),
     "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
