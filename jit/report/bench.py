@@ -351,7 +351,8 @@ def command(given_arguments: Sequence[str]) -> int:
     parser.add_argument("--no-grad", action="store_true", help="call it under torch.no_grad()")
     parser.add_argument("--cold", action="store_true", help="with empty caches, so that both compilers compile; else "
                                                             "they use what they have kept on disk")
-    parser.add_argument("--mode", choices=[mode for mode in options.MODES if mode is not None], help="of torch.compile and of jit")
+    parser.add_argument("--mode", choices=[mode for mode in options.MODES if mode is not None],
+                        help="of torch.compile and of jit")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing, for each system (default: 2); up to "
                                                                       "four times as long where the machine is noisy")
     parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU (default: torch's own choice)")

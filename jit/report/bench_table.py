@@ -22,9 +22,9 @@ def printed(found: Comparison) -> str:
     """The table and the notes below it."""
     job = found.job
     how = " with its gradients" if job.backward else " without gradients" if job.no_grad else ""
-    about = [f"{job.title}{how}", ", ".join([*([found.where["device"]] if found.where["device"] else []), f"torch {found.where['torch']}",
-                                             f"Python {found.where['python']}", *([f"mode {job.mode}"] if job.mode
-                                                                                  else [])])]
+    where = [found.where["device"], f"torch {found.where['torch']}", f"Python {found.where['python']}",
+             f"mode {job.mode}" if job.mode else ""]
+    about = [f"{job.title}{how}", ", ".join(filter(None, where))]
     heads = ["", "first call", "a call", "spread", f"vs {EAGER}", f"vs {TORCH}", "graphs", "breaks", "memory",
              "difference", "of gradients"]
     rows = {name: _cells(found, name) for name in found.systems if not found.systems[name].error}
@@ -47,9 +47,10 @@ def _cells(found: Comparison, name: str) -> list[str]:
     system, call = found.systems[name], found.estimate(name)
     assert call is not None
     differs = {} if name == EAGER else system.difference
-    return [name, duration(system.first_call_s), f"{duration(call.median)} {_within(call.error)}", _percent(call.spread),
-            _ratio(found, name, EAGER), _ratio(found, name, TORCH), _count(system.graphs), _count(system.breaks),
-            byte_size(system.peak_bytes), _difference(differs, "values"), _difference(differs, "gradients")]
+    return [name, duration(system.first_call_s), f"{duration(call.median)} {_within(call.error)}",
+            _percent(call.spread), _ratio(found, name, EAGER), _ratio(found, name, TORCH), _count(system.graphs),
+            _count(system.breaks), byte_size(system.peak_bytes), _difference(differs, "values"),
+            _difference(differs, "gradients")]
 
 
 def _count(count: int | None) -> str:
