@@ -194,6 +194,26 @@ def test_help():
     assert done.stdout.count("python -m jit bench ") >= 4 and "examples:" in done.stdout
 
 
+def test_a_turn_ends_when_the_device_is_done(monkeypatch):
+    """Not when it has been told what to do."""
+    clock = []
+    timing.seconds_per_call(lambda: clock.append("call"), 3, lambda: clock.append("settled"))
+    assert clock == ["settled", "call", "call", "call", "settled"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu():
+    """Memory is told, and a call takes as long as the device works for it."""
+    found = compared(expression="x.sin().sum() + x.cos().sum()", args="x=torch.randn(2**26, device='cuda')")
+    assert found.where["device"] == torch.cuda.get_device_name()
+    for system in found.systems.values():
+        assert not system.error and system.peak_bytes >= 4 * 2**26
+        assert min(system.samples) > 4 * 2**26 / 20e12  # it is read, at less than 20 TB/s
+    assert found.systems[JIT].peak_bytes < found.systems[EAGER].peak_bytes
+    assert "memory" in bench_table.printed(found)
+
+
 # -- what is computed of the times ----------------------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ def check(monkeypatch, capsys):
         status = __main__.main(["doctor"])
         text = capsys.readouterr().out
         lines: dict[str, str] = {}
+        name = ""
         for line in text.splitlines():
             if line.startswith("      "):
                 lines[name] += "\n" + line.strip()
