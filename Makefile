@@ -3,7 +3,8 @@
 # make bench    set up and run the benchmarks
 # make sanitize set up and run parts of the suite with the C++ parts built for address, undefined-behaviour and thread checks (half an hour)
 # make doctor   set up and check the compiler's tools, with a cure for each that is missing
-# make wheel    set up and make a wheel in dist/ with the native runtime in it, for machines with the same torch and
+# make wheel    set up and make two wheels in dist/: one for all supported versions, which builds its native runtime by
+#               g++ where it is used; and one with the native runtime in it, for machines with the same torch and
 #               Python: they need no g++ unless they run CPU kernels
 # make clean    remove the environment and build leftovers
 #

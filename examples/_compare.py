@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import dataclasses
+import functools
 import importlib.util
 import os
 import shutil
@@ -198,23 +199,16 @@ def compare(program, *args, compilers=COMPILERS, seconds: float = 2.0, warmup: i
 def _interleaved(programs: dict, args, kwargs, seconds: float) -> dict[str, list[float]]:
     """Milliseconds of calls, a round of each program in turn; short calls are timed in batches of about a
     millisecond."""
+    from jit.report import timing  # late: a first call is timed with the import of its compiler
+
     samples = {name: [] for name in programs}
-    batch = {}
-    for name, program in programs.items():
-        start = time.perf_counter()
-        program(*args, **kwargs)
-        synchronize()
-        batch[name] = max(1, min(1000, int(1e-3 / max(time.perf_counter() - start, 1e-7))))
+    runs = {name: functools.partial(program, *args, **kwargs) for name, program in programs.items()}
+    batch = {name: min(1000, timing.calls_in(run, 1e-3, synchronize)) for name, run in runs.items()}
     stop, rounds = time.perf_counter() + seconds * len(programs), 0
     while rounds < 5 or time.perf_counter() < stop and rounds < 1000:
         rounds += 1
-        for name, program in programs.items():
-            synchronize()
-            start = time.perf_counter()
-            for _ in range(batch[name]):
-                program(*args, **kwargs)
-            synchronize()
-            samples[name].append((time.perf_counter() - start) / batch[name] * 1e3)
+        for name, run in runs.items():
+            samples[name].append(timing.seconds_per_call(run, batch[name], synchronize) * 1e3)
     return samples
 
 

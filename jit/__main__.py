@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from jit.runtime import build, doctor
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    doctor.check("compiled loops")(_compiled_loops)
+    doctor.check("compiled loops", "native runtime", "compiler")(_compiled_loops)
     return doctor.main(arguments)
 
 
@@ -27,13 +28,15 @@ def _compiled_loops() -> str:
         raise doctor.Problem(str(e), "point CXX at another g++, 11 or newer") from None
 
 
-def _of_reports(name: str) -> Callable[[Sequence[str]], int]:
+def _of_reports(name: str, file: str = "commands") -> Callable[[Sequence[str]], int]:
     """A command of the room of reports, which is loaded when it is asked for: it needs all others, which an unknown
     PyTorch may not let load."""
-    return lambda arguments: getattr(importlib.import_module("jit.report.commands"), name)(arguments)
+    return lambda arguments: getattr(importlib.import_module(f"jit.report.{file}"), name)(arguments)
 
 
 COMMANDS = {
+    "bench": (_of_reports("command", "bench"), "a function in eager, under torch.compile and under jit: times, graphs, "
+                                               "memory, results"),
     "build": (build.main, "build the native runtime ahead of use, which takes minutes; once for each torch and Python"),
     "cache": (commands.cache_command, "what is kept on disk: ls, stats, verify, clear"),
     "doctor": (_doctor, "build the native runtime and check the toolchain; exit status 1 when something is missing"),
@@ -46,10 +49,16 @@ COMMANDS = {
 def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
         return COMMANDS[arguments[0]][0](arguments[1:])
-    usage = "usage: python -m jit COMMAND\n" + "\n".join(f"  {name:10s} {text}" for name, (_, text) in COMMANDS.items())
-    asked = not arguments or arguments[0] in ("-h", "--help", "help")
-    print(usage if asked else f"unknown command {arguments[0]!r}\n{usage}", file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+    usage = "\n".join(["usage: python -m jit COMMAND ...", "",
+                       *(f"  {name:8s} {text}" for name, (_, text) in COMMANDS.items()), "",
+                       "python -m jit COMMAND --help says more about one, with examples."])
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage)
+        return 0
+    alike = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+    meant = f"; did you mean {alike[0]}?" if alike else ""
+    print(f"jit: there is no command {arguments[0]!r}{meant}\n\n{usage}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

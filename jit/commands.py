@@ -14,14 +14,22 @@ from jit import config, logs
 from jit.runtime import cache
 
 
+_CACHE_EXAMPLES = """examples:
+  python -m jit cache ls                     which functions a new process need not compile
+  python -m jit cache stats                  how much there is, and how much there may be
+  python -m jit cache clear --entries        have all functions compiled again, with the kernels that there are
+  JIT_CACHE_DIR=/scratch/jit python -m jit cache stats"""
+
+
 def cache_command(arguments: Sequence[str]) -> int:
     """``python -m jit cache ls|stats|verify|clear``."""
     parser = argparse.ArgumentParser(
         prog="python -m jit cache", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=f"What is kept on disk, in {config.cache_dir} (JIT_CACHE_DIR).",
-        epilog="examples:\n  python -m jit cache ls\n  python -m jit cache clear --entries")
-    parser.add_argument("what", choices=list(_CACHE), help="; ".join(f"{name}: {text}" for name, (_, text)
-                                                                      in _CACHE.items()))
+        description=f"What is kept on disk, in {config.cache_dir} (JIT_CACHE_DIR): compiled functions, their kernels, "
+                    "and what earlier\nprocesses have found out. It may all be removed at any time: it is made again."
+                    "\n\n" + "\n".join(f"  {name:7s} {text}" for name, (_, text) in _CACHE.items()),
+        epilog=_CACHE_EXAMPLES)
+    parser.add_argument("what", choices=list(_CACHE), metavar="|".join(_CACHE), help="what to do, as above")
     parser.add_argument("--entries", action="store_true", help="clear: the compiled functions only, not their kernels")
     given = parser.parse_args(arguments)
     return _CACHE[given.what][0](given)

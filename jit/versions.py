@@ -29,6 +29,9 @@ def _text(versions: Sequence[tuple[int, ...]]) -> str:
 SUPPORTED = f"CPython {_text(PYTHON)} with torch {_text(TORCH)}"
 
 
+TORCH_REQUIREMENT = f'"torch>={TORCH[0][0]}.{TORCH[0][1]},<{TORCH[-1][0]}.{TORCH[-1][1] + 1}"'  # for pip
+
+
 def torch_version() -> tuple:
     """(major, minor) of this PyTorch; () where its text does not say."""
     found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))

@@ -31,6 +31,9 @@ REWRITES = ("jit/codegen/layout.py", "jit/codegen/collective_calls.py")
 FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch.fx", "torch._functorch", "torch.export", "torch.jit",
              "torch._subclasses", "torch.compile")
 
+# What `python -m jit bench` compares jit with is called in a process that is started for it, which runs this file.
+MEASURES = ("jit/report/bench_process.py",)
+
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -96,6 +99,42 @@ def crossings(path: Path, text: str) -> list[str]:
 def test_no_import_goes_left_or_to_pytorchs_compiler():
     found = [problem for path in FILES for problem in crossings(path, path.read_text())]
     assert not found, "\n".join(found)
+
+
+def calls_of_pytorchs_compiler(text: str) -> list[int]:
+    """The lines that call what must not be used, by its dotted name or a name it was imported by."""
+    tree, known = ast.parse(text), {"torch": "torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known.update((a.asname, a.name) for a in node.names if a.asname)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            known.update((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            parts, at = [], node.func
+            while isinstance(at, ast.Attribute):
+                parts.insert(0, at.attr)
+                at = at.value
+            name = ".".join([known.get(at.id, ""), *parts]) if isinstance(at, ast.Name) else ""
+            if any(name == bad or name.startswith(bad + ".") for bad in FORBIDDEN):
+                found.append(node.lineno)
+    return found
+
+
+def test_pytorchs_compiler_is_called_only_where_it_is_measured():
+    found = {str(path.relative_to(ROOT)): lines for path in FILES if room_of(module_of(path)) != "interop"
+             and (lines := calls_of_pytorchs_compiler(path.read_text()))}
+    assert set(found) == set(MEASURES), found
+
+
+@pytest.mark.parametrize("text, found", [
+    ("import torch\ntorch.compile(f)", [2]), ("import torch as t\nt.fx.symbolic_trace(f)", [2]),
+    ("from torch import compile\ncompile(f)", [2]), ("import torch\ntorch._dynamo.reset()", [2]),
+    ("import torch\n@on(torch.compile)\ndef f(): torch.compiler.reset(); compile('', '', 'exec')", []),
+])
+def test_calls_of_pytorchs_compiler_are_found(text, found):
+    assert calls_of_pytorchs_compiler(text) == found
 
 
 def test_every_room_exists():

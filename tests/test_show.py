@@ -154,7 +154,7 @@ def test_report_of_a_script(tmp_path):
     assert run("report", "none.py", cwd=tmp_path).returncode == 1
 
 
-@pytest.mark.parametrize("command", ["show", "report", "cache", "warm", "doctor"])
+@pytest.mark.parametrize("command", ["show", "report", "bench", "cache", "warm", "doctor"])
 def test_help_has_examples(command):
     done = run(command, "--help")
     assert done.returncode == 0 and ("example" in done.stdout or command == "doctor")

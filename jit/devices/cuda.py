@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from typing import Callable
 
 import torch
@@ -54,9 +55,13 @@ def _triton() -> str:
 
 
 def _driver() -> str:
-    if torch.version.cuda is None:
-        return "torch is built without CUDA: CPU only"
     try:
+        if torch.version.cuda is None and os.path.exists("/proc/driver/nvidia/version"):
+            raise Problem("this machine has an NVIDIA driver, but torch is built without CUDA: CPU only",
+                          "install a torch with CUDA (https://pytorch.org says how), if a GPU is to be used",
+                          fatal=False)
+        if torch.version.cuda is None:
+            return "torch is built without CUDA: CPU only"
         ctypes.CDLL("libcuda.so.1")
     except OSError as e:
         raise Problem(f"torch is built for CUDA {torch.version.cuda}, but the driver is missing: {e}",

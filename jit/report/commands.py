@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import runpy
 import sys
 import traceback
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .. import devices, observing
 from ..frame import entries
-from . import gather, html, show, text
+from . import calls, gather, html, show, text
 from .model import Recompile
 
-_SHOW_EXAMPLES = """examples:
+_SHOW_EXAMPLES = f"""examples:
   python -m jit show -c "torch.softmax(x, -1)" --args "x=torch.randn(4, 8)" --stage graph
   python -m jit show model.py:Model.forward --args "Model(), torch.randn(2, 16)" --stage guards
   python -m jit show ops.py:gelu --args "torch.randn(4096)" --stage triton
 
-The arguments are those of a call, in Python; torch and the names of FILE are known there. Kernels for a GPU are shown
-on a machine without one, too, then without gradients."""
+{calls.KNOWN} Kernels for a GPU
+are shown on a machine without one, too, then without gradients."""
 
 _REPORT_EXAMPLES = """examples:
   python -m jit report train.py --steps 2
   python -m jit report --html report.html train.py"""
-
-
-class Usage(Exception):
-    """What is wrong with a command line."""
 
 
 def show_command(arguments: Sequence[str]) -> int:
@@ -44,73 +36,18 @@ def show_command(arguments: Sequence[str]) -> int:
         description="Show what a function becomes on its way to kernels.\n\nstages:\n"
                     + "\n".join(f"  {name:13s} {meaning}" for name, meaning in show.STAGES.items()),
         epilog=_SHOW_EXAMPLES)
-    parser.add_argument("function", nargs="?", metavar="FILE:FUNCTION", help="a Python file and a name in it")
-    parser.add_argument("-c", dest="expression", metavar="EXPR", help="an expression instead, of the names in --args")
-    parser.add_argument("--args", default="", metavar="ARGS", help="the arguments of the call")
+    calls.add_to(parser)
     parser.add_argument("--stage", choices=list(show.STAGES), default="graph", help="default: graph")
     parser.add_argument("--device", choices=[kind.type for kind in devices.registered() if kind.emitter is not None],
                         help="for loops and plan: of which kind of device; default: that of the arguments")
     given = parser.parse_args(arguments)
     try:
-        if (given.function is None) == (given.expression is None):
-            raise Usage("give either FILE:FUNCTION or -c EXPR")
-        fn, args, kwargs = (_of_expression(given.expression, given.args) if given.expression is not None
-                            else _of_file(given.function, given.args))
+        fn, args, kwargs = calls.find(given.function, given.expression, given.args)
         print(show.stage(given.stage, fn, args, kwargs, given.device))
-    except (Usage, show.NothingToShow) as error:
+    except (calls.Usage, show.NothingToShow) as error:
         print(f"jit show: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _of_expression(expression: str, arguments: str) -> tuple[Callable, tuple, dict[str, Any]]:
-    known: dict[str, Any] = {"torch": torch}
-    args, kwargs = _arguments(arguments, known)
-    if args:
-        raise Usage("with -c, each argument needs a name: --args \"x=torch.randn(4)\"")
-    source = f"def expression({', '.join(kwargs)}):\n    return {expression}\n"
-    try:
-        exec(compile(source, "<expression>", "exec"), known)
-    except SyntaxError as error:
-        raise Usage(f"-c: {error.msg}: {expression}") from None
-    return known["expression"], (), kwargs
-
-
-def _of_file(function: str, arguments: str) -> tuple[Callable, tuple, dict[str, Any]]:
-    file, _, name = function.rpartition(":")
-    if not file or not name:
-        raise Usage(f"{function!r} is no FILE:FUNCTION")
-    if not Path(file).is_file():
-        raise Usage(f"there is no file {file}")
-    module = _loaded(file)
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            there = sorted(n for n, v in vars(found).items() if callable(v) and not n.startswith("_")) if hasattr(
-                found, "__dict__") else []
-            raise Usage(f"{file} has no {name}" + (f"; there are {', '.join(there)}" if there else ""))
-        found = getattr(found, part)
-    args, kwargs = _arguments(arguments, {"torch": torch, **vars(module)})
-    return found, args, kwargs
-
-
-def _loaded(file: str) -> types.ModuleType:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None:
-        raise Usage(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _arguments(text: str, known: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a call as Python evaluates them."""
-    try:
-        return eval(f"_given({text})", {**known, "_given": lambda *args, **kwargs: (args, kwargs)})
-    except Exception as error:  # whatever the text does: it is the user's
-        raise Usage(f"--args {text!r}: {type(error).__name__}: {error}") from None
 
 
 def report_command(arguments: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ Where that key is this process's, it is used, and no compiler is needed.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import fcntl
@@ -275,6 +276,12 @@ def findings_folder(library: str) -> str:
 
 def main(arguments: Sequence[str] = ()) -> int:
     """``python -m jit build``: the library is built ahead of use."""
+    argparse.ArgumentParser(
+        prog="python -m jit build", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Build the native runtime ahead of use, where the package did not come with it: by g++, in a "
+                    "minute or two, once for each torch, Python and g++.\nPrints where it is.",
+        epilog="examples:\n  python -m jit build\n  JIT_CACHE_DIR=/opt/jit python -m jit build       for others, in an "
+               "image").parse_args(list(arguments))
     try:
         came = prebuilt()
         print(f"prebuilt, came with the package: {came}" if came else f"built: {library_path()}")

@@ -2,11 +2,13 @@
 how to cure it.
 
 A check is a function in the table; it returns a line for the user, or raises ``Problem``. A problem is fatal when
-compiled code cannot run without the thing.
+compiled code cannot run without the thing; checks that need it are left out then, since they could only say the same
+again.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import re
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import warnings
 from collections.abc import Sequence
 from typing import Callable
 
@@ -26,13 +29,24 @@ from jit.errors import CompileError, NoCompiler
 from jit.runtime import build, native
 
 CHECKS: list = []
+NEEDS: dict[str, tuple[str, ...]] = {}  # check -> those without which it says nothing
+
+_EXAMPLES = """examples:
+  python -m jit doctor
+  CXX=g++-13 python -m jit doctor       with another compiler
+  JIT_CACHE_DIR=/scratch/jit python -m jit doctor       with another folder for what is kept
+
+Each line is a check: "ok", "warn" for what something works without, "FAIL" for what nothing works without, "skip" where
+an earlier one has failed. Below a problem stands its cure."""
 
 
-def check(name: str) -> Callable:
-    """Decorator: add a check under a name. The order is that of the file, which is that of dependence."""
+def check(name: str, *needs: str) -> Callable:
+    """Decorator: add a check under a name, and those without which it says nothing. The order is that of the file,
+    which is that of dependence."""
 
     def add(function: Callable) -> Callable:
         CHECKS.append((name, function))
+        NEEDS[name] = needs
         return function
 
     return add
@@ -49,7 +63,8 @@ def without_compiler(error: NoCompiler) -> Problem:
 def _python() -> str:
     fault = versions.python_fault()
     if fault:
-        raise Problem(fault, f"use {versions.SUPPORTED}")
+        raise Problem(fault, f"use {versions.SUPPORTED}; `python3.12 -m venv FOLDER` makes an environment of "
+                             "another Python")
     return f"CPython {sys.version.split()[0]}"
 
 
@@ -57,7 +72,8 @@ def _python() -> str:
 def _torch() -> str:
     fault = versions.torch_fault()
     if fault:
-        raise Problem(fault, f"use {versions.SUPPORTED}")
+        raise Problem(fault, f"install one that is supported: pip install {versions.TORCH_REQUIREMENT}; there is "
+                             f"support for {versions.SUPPORTED}")
     for name, without in torch_private.absent.items():
         print(f"warn  torch: no torch.{name}: {without}")
     return f"{torch.__version__} in {os.path.dirname(torch.__file__)}"
@@ -104,7 +120,7 @@ def _cache() -> str:
     return config.cache_dir
 
 
-@check("native runtime")
+@check("native runtime", "python", "torch", "compiler", "python headers")
 def _native() -> str:
     try:
         path = native().__file__
@@ -114,7 +130,7 @@ def _native() -> str:
                               "build` tries again") from None
 
 
-@check("frame hook")
+@check("frame hook", "native runtime")
 def _frame_hook() -> str:
     status = native().frame_hook_status()
     if status == "not built":
@@ -136,7 +152,7 @@ def openmp_libraries() -> list[str]:
     return sorted({os.path.realpath(p) for p in files if re.match(r"lib(gomp|iomp5|omp)\b", os.path.basename(p))})
 
 
-@check("openmp")
+@check("openmp", "compiler")
 def _openmp() -> str:
     source = (
         'extern "C" int omp_get_max_threads(); extern "C" int threads() { int n = 0;\n#pragma omp parallel '
@@ -180,15 +196,30 @@ for _backend in devices.registered():
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Run all checks, print a line for each; 1 when one that matters failed."""
-    failed = False
+    argparse.ArgumentParser(
+        prog="python -m jit doctor", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Check what compiling needs, and build the native runtime if that was not done yet, which takes "
+                    "a minute or two.\nThe exit status is 1 when something is missing without which nothing can be "
+                    "compiled.", epilog=_EXAMPLES).parse_args(list(arguments))
+    failed: list[str] = []
+    skipped: list[str] = []
     for name, function in CHECKS:
+        missing = [other for other in NEEDS.get(name, ()) if other in failed or other in skipped]
+        if missing:
+            skipped.append(name)
+            print(f"skip  {name}: cannot be checked without {' and '.join(missing)}, see above")
+            continue
         try:
-            print(f"ok    {name}: {function()}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what they say, a check says with its cure
+                said = function()
+            print(f"ok    {name}: {said}")
         except Problem as p:
-            failed |= p.fatal
+            if p.fatal:
+                failed.append(name)
             print(f"{'FAIL' if p.fatal else 'warn'}  {name}: {p.what}\n      cure: {p.cure}")
         except Exception as e:  # a check that fails must not end the others
-            failed = True
+            failed.append(name)
             print(f"FAIL  {name}: {type(e).__name__}: {e}\n      cure: the checks before this one may say why")
-    print("something is missing" if failed else "ready")
-    return int(failed)
+    print(f"something is missing: {', '.join(failed)}" if failed else "ready")
+    return int(bool(failed))
