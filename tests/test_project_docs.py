@@ -1,7 +1,9 @@
 """The Python in README.md and docs/ runs, and the pages, files and names that they speak of are there."""
 
 import ast
+import contextlib
 import doctest
+import io
 import os
 import pathlib
 import re
@@ -16,19 +18,28 @@ import jit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
-BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES
-          for k, block in enumerate(PYTHON.findall(page.read_text()))]
+PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n*^```text\n(.*?)^```)?", re.M | re.S)
+BLOCKS = [pytest.param(block, shown, id=f"{page.stem}-{k}") for page in PAGES
+          for k, (block, shown) in enumerate(PYTHON.findall(page.read_text()))]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_examples_run(block, tmp_path, capsys):
+@pytest.mark.parametrize("block, shown", BLOCKS)
+def test_examples_run(block, shown, tmp_path, monkeypatch):
+    """A block of text behind one of Python is what that writes, to both streams; three dots stand for anything."""
     file = tmp_path / "example.py"
     file.write_text(block)
+    monkeypatch.chdir(tmp_path)
+    written = io.StringIO()
     f = jit.compile(lambda x, y: torch.tanh(x) * y)
     namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
                  "model": torch.nn.Linear(4, 4), "__name__": "example"}
-    exec(compile(block, str(file), "exec"), namespace)
+    try:
+        with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+            exec(compile(block, str(file), "exec"), namespace)
+    finally:
+        jit.logs.enable()
+    assert not shown or doctest.OutputChecker().check_output(shown, written.getvalue(), doctest.ELLIPSIS), \
+        written.getvalue()
 
 
 COMMANDS = [pytest.param(command, output, id=f"{page.stem}-{k}") for page in PAGES
