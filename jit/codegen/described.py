@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -209,14 +209,41 @@ def operations(node: Node) -> int:
     return (_flops_of(node) or 0) if kind == "call" else 0
 
 
+Shape: TypeAlias = Sequence[int]
+
+
+def _of_product(out: Shape, x: Shape, *others: Shape) -> int:
+    return 2 * math.prod(out) * x[-1]
+
+
+def _of_convolution(out: Shape, x: Shape, weight: Shape, *others: Shape) -> int:
+    return 2 * math.prod(out) * math.prod(weight[1:])
+
+
+def _of_transposed_convolution(out: Shape, x: Shape, weight: Shape, *others: Shape) -> int:
+    return 2 * math.prod(x) * math.prod(weight[1:])
+
+
+def _of_attention(out: Shape, q: Shape, k: Shape, v: Shape, *others: Shape) -> int:
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+# Operators that are made of others, which ``torch.utils.flop_counter`` counts: of the shapes of result and arguments.
+_MADE_OF_OTHERS: dict[str, Callable[..., int]] = {
+    "aten::linear": _of_product, "aten::matmul": _of_product, "aten::scaled_dot_product_attention": _of_attention,
+    **{f"aten::conv{n}d": _of_convolution for n in (1, 2, 3)},
+    **{f"aten::conv_transpose{n}d": _of_transposed_convolution for n in (1, 2, 3)},
+}
+
+
 def _flops_of(node: Node) -> int | None:
     """Of products, convolutions and attention, as ``torch.utils.flop_counter`` counts them; None of others."""
     from torch.utils.flop_counter import flop_registry  # late: for reports alone
 
     if node.op != "aten_call" or not node.attrs["target"].startswith("aten::"):
         return None
-    if node.attrs["target"] in ("aten::linear", "aten::matmul"):  # made of others, which that module counts
-        return 2 * numel_hint(node.types[0].shape) * hint(node.inputs[0].type.shape[-1])
+    if (count := _MADE_OF_OTHERS.get(node.attrs["target"])) is not None:
+        return count(_shape(node.types[0]), *(_shape(i.type) for i in node.inputs))
     packet = getattr(torch.ops.aten, node.attrs["target"].removeprefix("aten::"), None)
     count = flop_registry.get(packet)
     if count is None:
