@@ -352,3 +352,31 @@ def test_template_strings():
         assert torch.equal(log[0].values[0], wanted[0].values[0]) and log[0].values[1] == n
     broken = jit.explain(f)(torch.ones(3), 2, []).break_reasons
     assert broken and all("TEMPLATE" in str(why) or "INTERPOLATION" in str(why) for why in broken)
+
+
+DEBUGGED = """
+import io, pdb, sys
+import torch, jit
+
+def inner(y):
+    z = y * 3
+    START()
+    return z + 1
+
+def program(x):
+    y = x + 1
+    return inner(y) * 2
+
+for _ in range(2):
+    sys.stdin = io.StringIO("p z\\nup\\np y\\nc\\n")
+    assert torch.equal(jit.compile(program)(torch.ones(2)), torch.full((2,), 14.0))
+sys.stdin = io.StringIO("c\\n")
+told = jit.explain(program)(torch.ones(2)).break_reasons[0]
+assert told.whole_frame and told.kind == "frame-inspection"
+"""
+
+
+@pytest.mark.parametrize("start", ["breakpoint", "pdb.set_trace"])
+def test_a_debugger_finds_the_variables_of_the_function(start, python):  # pytest has a pdb.set_trace of its own
+    told = python(DEBUGGED.replace("START", start)).stdout
+    assert told.count("tensor([6., 6.])") == told.count("tensor([2., 2.])") == 2, told

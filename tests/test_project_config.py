@@ -1,7 +1,9 @@
 """jit.config: the option table, its environment variables, and what it refuses."""
 
 import pytest
+import torch
 
+import jit
 from jit import config
 
 SHOW = "from jit import config; print(config.{})"
@@ -90,3 +92,17 @@ def test_the_page_lists_every_option_and_channel():
         assert f"| `{name}` | `JIT_{name.upper()}` |" in page, f"docs/logs.md lacks the option {name}"
     for name, text in logs.CHANNELS.items():
         assert f"| `{name}` |" in page, f"docs/logs.md lacks the channel {name}"
+
+
+def test_options_of_a_function_hold_while_it_is_captured_too():
+    def draws(x):
+        return x - 1 if not torch.compiler.is_compiling() else torch.rand_like(x)
+
+    x = torch.ones(4000)
+    torch.manual_seed(0)
+    want = torch.rand_like(x)
+    for says_compiling in (True, False):
+        f = jit.compile(draws, fullgraph=True, options={"says_compiling": says_compiling, "fallback_random": True})
+        torch.manual_seed(0)
+        assert torch.equal(f(x), want if says_compiling else x - 1)
+    assert config.says_compiling and not config.fallback_random

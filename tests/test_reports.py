@@ -384,3 +384,26 @@ def test_the_arithmetic_of_attention_is_known():
     product = 2 * 2 * 4 * 32 * 32 * 16
     assert sum(s.operations for s in steps_of(told) if "attention" in s.name) == 2 * product
     assert sum(s.operations for s in steps_of(told, model.BACKWARD) if "attention" in s.name) == 5 * product
+
+
+def test_arithmetic_of_library_calls_is_what_torch_counts():
+    from torch.utils import flop_counter
+
+    x, images = torch.randn(2, 6, 20), torch.randn(2, 6, 9, 8)
+    programs = [
+        (torch.nn.functional.linear, x, torch.randn(5, 20)), (torch.matmul, x, torch.randn(20, 3)),
+        (lambda x, w: torch.nn.functional.conv1d(x, w, stride=2, groups=2), x, torch.randn(4, 3, 5)),
+        (lambda x, w: torch.nn.functional.conv2d(x, w, padding=1), images, torch.randn(4, 6, 3, 2)),
+        (lambda x, w: torch.nn.functional.conv3d(x, w, dilation=2), images[None], torch.randn(4, 2, 2, 3, 2)),
+        (lambda x, w: torch.nn.functional.conv_transpose1d(x, w, groups=3), x, torch.randn(6, 5, 2)),
+        (lambda x, w: torch.nn.functional.conv_transpose2d(x, w, stride=2), images, torch.randn(6, 5, 3, 2)),
+        (lambda x, w: torch.nn.functional.conv_transpose3d(x, w), images[None], torch.randn(2, 5, 1, 3, 2)),
+    ]
+    for fn, *given in programs:
+        with flop_counter.FlopCounterMode(display=False) as counted:
+            fn(*given)
+        (step,) = steps_of(jit.explain(fn)(*given))
+        assert step.operations == counted.get_total_flops() > 0, fn
+    q, k, v = torch.randn(2, 3, 40, 16), torch.randn(2, 3, 50, 16), torch.randn(2, 3, 50, 8)
+    (step,) = steps_of(jit.explain(torch.nn.functional.scaled_dot_product_attention)(q, k, v))
+    assert step.operations == flop_counter.sdpa_flop_count(q.shape, k.shape, v.shape)

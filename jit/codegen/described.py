@@ -8,8 +8,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -220,38 +220,66 @@ def operations(node: Node) -> int:
     return (_flops_of(node) or 0) if kind == "call" else 0
 
 
-_ATTENTION_OF_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+Shape: TypeAlias = Sequence[int]
+
+
+def _of_product(out: Shape, x: Shape, *others: Any) -> int:
+    return 2 * math.prod(out) * x[-1]
+
+
+def _of_convolution(out: Shape, x: Shape, weight: Shape, *others: Any) -> int:
+    return 2 * math.prod(out) * math.prod(weight[1:])
+
+
+def _of_transposed_convolution(out: Shape, x: Shape, weight: Shape, *others: Any) -> int:
+    return 2 * math.prod(x) * math.prod(weight[1:])
+
+
+def _of_attention(out: Shape, q: Shape, k: Shape, v: Shape, *others: Any) -> int:
+    """Two products: of queries with keys, and of the weights with values."""
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+def _of_attention_backward(out: Shape, g: Shape, q: Shape, k: Shape, v: Shape, *others: Any) -> int:
+    """Five: the weights again, their gradient, and those of queries, keys and values."""
+    return 2 * math.prod(q[:-1]) * k[-2] * (3 * q[-1] + 2 * v[-1])
+
+
+_OF_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+# Operators that ``torch.utils.flop_counter`` does not count, such as those made of others which it counts: of the
+# shapes of the result and of the arguments.
+_COUNTED: dict[str, Callable[..., int]] = {
+    "aten::linear": _of_product, "aten::matmul": _of_product,
+    "aten::scaled_dot_product_attention": _of_attention, _OF_CPU: _of_attention, FUSED_ATTENTION[0]: _of_attention,
+    f"{_OF_CPU}_backward": _of_attention_backward,
+    FUSED_ATTENTION[1]: lambda out, q, k, v, g, *others: _of_attention_backward(out, g, q, k, v),
+    **{f"aten::conv{n}d": _of_convolution for n in (1, 2, 3)},
+    **{f"aten::conv_transpose{n}d": _of_transposed_convolution for n in (1, 2, 3)},
+}
 
 
 def _flops_of(node: Node) -> int | None:
     """Of products, convolutions and attention, as ``torch.utils.flop_counter`` counts them; None of others."""
-    from torch.utils.flop_counter import (  # late: for reports alone
-        flop_registry, sdpa_backward_flop_count, sdpa_flop_count)
+    from torch.utils.flop_counter import flop_registry  # late: for reports alone
 
     if node.op != "aten_call":
         return None
     target = node.attrs["target"]
-    if target in ("aten::linear", "aten::matmul"):  # made of others, which that module counts
-        return 2 * numel_hint(node.types[0].shape) * hint(node.inputs[0].type.shape[-1])
-    packet = getattr(torch.ops.aten, target.removeprefix("aten::"), None) if target.startswith("aten::") else None
-    count = flop_registry.get(packet)
     args: list[Any] = list(filled(list(node.attrs["args"]), [None if i.several else _shape(i.type)
                                                              for i in node.inputs]))
     named = dict(args.pop()) if args and isinstance(args[-1], dict) else {}
+    results = [_shape(t) for t in node.types if t is not None]
+    if target in _COUNTED:
+        return _COUNTED[target](results[0], *args)
+    packet = getattr(torch.ops.aten, target.removeprefix("aten::"), None) if target.startswith("aten::") else None
+    count = flop_registry.get(packet)
+    if count is None:
+        return None
+    declared = arguments_of(target, node.attrs["overload"])
+    named.update({a.name: v for a, v in zip(declared, args) if a.kwarg_only})
+    args = [v for a, v in zip(declared, args) if not a.kwarg_only]
     try:
-        if target in FUSED_ATTENTION:
-            shapes = args[:3] if target == FUSED_ATTENTION[0] else [args[3], *args[:3]]
-        elif target.startswith(_ATTENTION_OF_CPU):  # which that module does not know
-            shapes = args[:4] if target.endswith("_backward") else args[:3]
-        elif count is None:
-            return None
-        else:
-            declared = arguments_of(target, node.attrs["overload"])
-            named.update({a.name: v for a, v in zip(declared, args) if a.kwarg_only})
-            args = [v for a, v in zip(declared, args) if not a.kwarg_only]
-            results = [_shape(t) for t in node.types if t is not None]
-            return int(count(*args, **named, out_val=results[0] if len(results) == 1 else tuple(results)))
-        return sdpa_flop_count(*shapes) if len(shapes) == 3 else sdpa_backward_flop_count(*shapes)
+        return int(count(*args, **named, out_val=results[0] if len(results) == 1 else tuple(results)))
     except Exception:  # a formula that does not take these arguments: the figure is not known
         return None
 

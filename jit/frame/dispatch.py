@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import threading
@@ -99,7 +98,7 @@ class Settings:
                       gradient: Gradient | None = None) -> tuple:
         """-> (plan callable, sources of its arguments). Inputs that the guards pin are bound to the plan once."""
         count_graph()
-        with config.overlaid(**self.options) if self.options else contextlib.nullcontext(), meanwhile.scope():
+        with meanwhile.scope():
             meanwhile.soon(session.guards.prepare)
             tensors = [v.obj for v in inputs]
             if (observer := observing.observer()) is not None:
@@ -433,7 +432,7 @@ class Missed:
         try:
             if (observer := observing.observer()) is not None:
                 observer.follows(code, False)
-            with logs.timed("capture"):
+            with logs.timed("capture"), config.overlaid(**self.settings.options):  # some options are read there
                 captured = capture(fn, values, self.settings, self.dynamic, self.bound, self.assuming)
             captured.code = code
             program = self.guard_program(captured)
