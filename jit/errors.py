@@ -22,6 +22,8 @@ class Unsupported(JitError):
     def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str) -> None:
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
+        # (file, line, function) of the program's own line, where ``where`` is in a library that it calls.
+        self.user: tuple | None = None
         # Of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised.
         self.told = False
         self.cause: BaseException | None = None
@@ -32,6 +34,8 @@ class Unsupported(JitError):
         text = self.why
         if self.where:
             text += f"\n  at {self.where[0]}:{self.where[1]} in {self.where[2]}"
+        if self.user:
+            text += f"\n  called from {self.user[0]}:{self.user[1]} in {self.user[2]}"
         if self.hint:
             text += f"\n  hint: {self.hint}"
         return text
@@ -43,7 +47,9 @@ class NeedsEager(Unsupported):
     @classmethod
     def of(cls, error: Unsupported) -> NeedsEager:
         """The same for the whole call."""
-        return cls(error.why, error.hint, error.where, kind=error.kind)
+        made = cls(error.why, error.hint, error.where, kind=error.kind)
+        made.user = error.user
+        return made
 
 
 class EagerRaises(JitError):

@@ -151,8 +151,9 @@ class Capture:
         n = (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) +
              bool(code.co_flags & inspect.CO_VARKEYWORDS))
         locals_ = {}
+        shown = getattr(fn, "_jit_shown", {})
         for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
-            root = src.Local(i, name)
+            root = src.Local(i, shown.get(name, name))
             if self.bound is not None and i == first:
                 root = (src.Weak(self.bound) if isinstance(self.bound, weakref.ref)
                         else src.Const(value, name, owned=True))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import threading
 import time
 import types
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from .. import config, failures, logs, meanwhile, observing, progress, torch_private, turns
+import torch
+
+from .. import config, failures, logs, meanwhile, observing, progress, telling, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import cures
@@ -24,6 +26,7 @@ from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
 from .numbers import Integers, integer_of, is_half
+from .places import shown_code
 from .ways import Known
 
 if TYPE_CHECKING:
@@ -200,22 +203,28 @@ def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.Functi
     """The plain function behind ``Settings.resume_chain``. The k-th part is called in its line k + 2."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
+    shown: dict[str, str] = {}  # a parameter -> what messages call it
     for k, (fn, resume, closure, result) in enumerate(parts):
         skip_code(resume.code)
         if closure:
             cells = [f"c{k}_{i}" for i in range(len(resume.freevars))]
             cell_names += cells
+            shown.update(zip(cells, resume.freevars))
             namespace[f"code{k}"], namespace[f"globals{k}"] = resume.code, fn.globals
             callee = f"function(code{k}, globals{k}, {resume.code.co_name!r}, None, ({', '.join(cells)},))"
         else:
             namespace[f"f{k}"] = settings.resume_function(fn, resume, compiled=False)
             callee = f"f{k}"
         given = ["r" if what == result else f"a{k}_{i}" for i, what in enumerate(resume.params)]
+        shown.update((name, f".stack{what}" if kind == "stack" else what)
+                     for name, (kind, what) in zip(given, resume.params))
         parameters += [name for name in given if name != "r"]
         lines.append(f"    r = {callee}({', '.join(given)})")
-    exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
+    text = f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r"
+    exec(compile(text, telling.BEHIND, "exec"), namespace)
     made = namespace["go_on"]
     made._jit_stands_for, made._jit_chain = parts[-1][0].code, parts
+    made._jit_shown = shown
     skip_code(made.__code__)
     return parts[-1][0].sign(made)
 
@@ -236,7 +245,7 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
 
 
 def user_code(fn: Callable) -> types.CodeType:
-    """The code that messages name: what a function of cells or of several frames calls, or the function's own."""
+    """The program's code behind a function: what a function of cells or of several frames calls, or the function's own."""
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
@@ -301,7 +310,7 @@ class Missed:
                 if entry.guards.check(values):
                     return entry
             fn = wrapped_function(dispatcher)
-            code = user_code(fn)
+            code = self.shown(fn)
             with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
                                                    self.settings.option("progress")):
                 key = stored.key_of(self, fn, dispatcher, values)
@@ -330,6 +339,15 @@ class Missed:
             name = wrapped_function(dispatcher).__qualname__
             entry.trial = trial.Trial(entry, name, len(summary.breaks), captures_so_far)
         return entry
+
+    def shown(self, fn: Callable) -> types.CodeType:
+        """The code that messages name: of a module its ``forward``, of what goes on in several frames behind a break
+        the innermost one of the program's own."""
+        if isinstance(self.bound, torch.nn.Module):
+            code = getattr(inspect.unwrap(type(self.bound).forward), "__code__", None)
+            if code is not None:
+                return code
+        return shown_code(fn) or user_code(fn)
 
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
@@ -367,7 +385,7 @@ class Missed:
 
     def refusal(self, dispatcher, values: tuple[object, ...], reason: str, cure: str) -> RecompileError:
         """The error of a call for which nothing may be compiled; it says what differs from each entry."""
-        code = user_code(wrapped_function(dispatcher))
+        code = self.shown(wrapped_function(dispatcher))
         differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher.entries, values)))
         again = "compiled again" if dispatcher.entries else "compiled"
         return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} "
@@ -460,9 +478,9 @@ class Missed:
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
         cure = cures.cure(entries[nearest].guards, values) if entries else ""
         again = Again(len(self.captures) + 1, why[nearest] if why else "not known", cure)
-        self.again = [*self.again[-_MOST_AGAIN:], again]
+        self.again = [*self.again, again][-_MOST_AGAIN:]
         if recompiles_log:
-            code = user_code(fn)
+            code = self.shown(fn)
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}"
                            + (f"\n  to avoid it: {cure}" if cure else ""))
@@ -474,7 +492,7 @@ class Missed:
             self.limits.give_up(competing)
         else:
             self.given_up = True
-        code = user_code(fn)
+        code = self.shown(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
                 f"{len(competing) if kind else len(entries)} times and runs in "
                 f"eager from now on. What kept changing: {self.again[-1].differed if self.again else 'not known'}")
@@ -482,7 +500,7 @@ class Missed:
             text += f". To avoid it: {self.again[-1].cure}"
         recompiles_log(text)
         if not self.settings.quiet:
-            warnings.warn(text, stacklevel=3)
+            telling.warn(text)
         return None
 
     def failed(self, fn: Callable, error: Exception) -> None:
@@ -490,7 +508,7 @@ class Missed:
         ``fullgraph`` or ``config.strict``."""
         if self.settings.fullgraph:
             raise error
-        code = user_code(fn)
+        code = self.shown(fn)
         failures.report(error, (code.co_filename, code.co_firstlineno, code.co_qualname), "it runs in eager")
         self.count_failure()
         return None
@@ -566,7 +584,7 @@ def why_again(fn: Any) -> list[tuple[str, Again]]:
 def why_again_under(settings: Settings) -> list[tuple[str, Again]]:
     """The same of all that is compiled with these settings: of a function, and of what goes on behind its breaks."""
     alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is settings]
-    return [(user_code(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
+    return [(m.shown(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
 
 
 def dispatchers() -> list:

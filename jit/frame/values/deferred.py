@@ -74,7 +74,7 @@ class Deferred(Value):
         if self.first:
             raise Reconsider("lazy_reads")
         error = self.error.with_traceback(None)
-        error.where, error.frames = None, []  # it happens here
+        error.where, error.user, error.frames = None, None, []  # it happens here
         raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed

@@ -1,0 +1,47 @@
+"""Which line of the program a message is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import types
+import warnings
+
+import torch
+
+from . import progress
+
+BEHIND = "<jit: behind a graph break>"  # the file of code that goes on in several frames
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_LIBRARIES = tuple(os.path.join(os.path.abspath(folder), "") for folder in (
+    os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]))
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of code is not the program's own: it is this package's, Python's, PyTorch's, or one of an
+    installed package."""
+    return file.startswith(("<frozen ", "<jit", _OURS, *_LIBRARIES)) or any(part in file for part in _PACKAGES)
+
+
+def caller() -> tuple[str, int]:
+    """(file, line) of the program that is being executed: of the innermost frame that is not a library's; where all are,
+    of the innermost one that is not of this package."""
+    frame: types.FrameType | None = sys._getframe(1)
+    outside = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_library(file):
+            return file, frame.f_lineno
+        if outside is None and not file.startswith((_OURS, "<")):
+            outside = file, frame.f_lineno
+        frame = frame.f_back
+    return outside or ("<unknown>", 1)
+
+
+def warn(text: str, category: type[Warning] = UserWarning, at: tuple[str, int] | None = None) -> None:
+    """Warn at a line of the program: ``at``, or the one that is being executed (``caller``)."""
+    file, line = at or caller()
+    with progress.cleared():
+        warnings.warn_explicit(text, category, file, line)

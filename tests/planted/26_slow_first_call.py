@@ -1,0 +1,22 @@
+"""The first call takes long."""
+
+import sys
+
+import torch
+
+import jit
+
+CURED = len(sys.argv) > 1
+
+
+jit.logs.enable("timing")
+
+
+@jit.compile
+def program(x):
+    for _ in range(1 if CURED else 300):
+        x = torch.sin(x) * 1.5
+    return x
+
+
+print(program(torch.randn(4)).shape)
