@@ -2,8 +2,9 @@
 
 import importlib
 
-from . import config, versions
+from . import config, environment, versions
 
+environment.tell_of_unknown()
 if versions.refusal() is None:
     from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,
                       cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,

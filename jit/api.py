@@ -31,6 +31,7 @@ from .frame.stance import set_stance  # noqa: F401
 from .frame.dispatch import Settings
 from .graph.prim_info import info
 from .runtime import unhooked
+from .spelling import meant
 
 if TYPE_CHECKING:
     from .frame.capture import Captured
@@ -48,7 +49,8 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
     if isinstance(backend, str):
         if backend not in backends.BACKENDS:
             raise ValueError(f"backend={backend!r}: expected a callable or one of "
-                             f"{', '.join(map(repr, backends.BACKENDS))}")
+                             f"{', '.join(map(repr, backends.BACKENDS))}{meant(backend, backends.BACKENDS)}; other names "
+                             "are those of torch.compile's backends, and without backend= kernels of ours are made")
         return backends.BACKENDS[backend]
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
@@ -81,7 +83,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         TypeError, ValueError: for arguments that are not allowed, at once.
     """
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
-    arguments.tell_of_mode(mode, 2)
+    arguments.tell_of_mode(mode)
     chosen = _backend(backend, passes)
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
@@ -106,7 +108,7 @@ def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynami
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"jit.compile_in_place takes a module, not {type(module).__name__}")
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
-    arguments.tell_of_mode(mode, 2)
+    arguments.tell_of_mode(mode)
     settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
     return _compile_in_place(module, None if disable else settings)
 

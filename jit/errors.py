@@ -76,6 +76,10 @@ class NoCompiler(CompileError):
     """There is no C++ compiler on this machine; the message says what works without."""
 
 
+class BackendError(JitError):
+    """A backend of the user's has raised, or gave what is no result of the graph; the message names the backend."""
+
+
 class PassError(JitError):
     """A pass of the user's has raised, or left a graph that is none; the message names the pass."""
 

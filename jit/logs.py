@@ -7,11 +7,11 @@ import contextlib
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Callable
 
-from . import observing, progress
+from . import observing, progress, telling
+from .spelling import meant
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -60,7 +60,8 @@ def _write(text: str) -> None:
                 f.write(text)
             return
         except OSError as error:
-            warnings.warn(f"JIT_LOGS_OUT: {error}; logging to stderr", RuntimeWarning, stacklevel=2)
+            telling.warn(f"JIT_LOGS_OUT: {error}; logging to stderr. Name a file that can be written.",
+                         RuntimeWarning)
     with progress.cleared():
         sys.stderr.write(text)
 
@@ -68,7 +69,8 @@ def _write(text: str) -> None:
 def channel(name: str) -> Channel:
     """The channel called ``name``. Raises ValueError naming the channels that exist."""
     if name not in _channels:
-        raise ValueError(f"no log channel {name!r}; the channels are: {', '.join(CHANNELS)}, all")
+        raise ValueError(f"no log channel {name!r}{meant(name, (*CHANNELS, 'all'))}; the channels are: "
+                         f"{', '.join(CHANNELS)}, all")
     return _channels[name]
 
 

@@ -39,7 +39,7 @@ def test_environment(python, variable, text, name, value):
     "variable, text, says",
     [
         ("JIT_STRICT", "maybe", "JIT_STRICT='maybe': expected 1 or 0"),
-        ("JIT_CACHE_LIMIT", "many", "JIT_CACHE_LIMIT='many': expected int"),
+        ("JIT_CACHE_LIMIT", "many", "JIT_CACHE_LIMIT='many': expected a whole number (int), such as 8"),
         ("JIT_CACHE_LIMIT", "0", "JIT_CACHE_LIMIT='0': the least is 1"),
     ],
 )
@@ -49,7 +49,8 @@ def test_bad_environment_is_named(python, variable, text, says):
 
 
 def test_unknown_option():
-    with pytest.raises(AttributeError, match="no option 'cache_size'; the options are: .*cache_limit"):
+    said = r"no option 'cache_size' \(did you mean 'cache_size_mb'\?\); the options are: .*cache_limit"
+    with pytest.raises(AttributeError, match=said):
         config.cache_size = 3
     with pytest.raises(AttributeError, match="no option 'cache_size'"):
         config.cache_size
