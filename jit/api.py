@@ -227,14 +227,15 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
                 expected = eager(*given, **named)
             except Exception as error:  # of the user's own code
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
-        watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
+        watching = numerics.watching_passes(report, tuple(options.get("passes", ())),
+                                            numerics.watching(report, gradients))
         settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
                                      options=arguments.all_options(options.get("mode"), options.get("options"))
                             | _IN_CALL)
         report.result = compiled_with(model, settings)(*args, **kwargs)
         if report.own_numbers:
-            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
-                                    "eager with jit.config.fallback_random")
+            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager. "
+                                    "jit.config.fallback_random = True (JIT_FALLBACK_RANDOM=1) draws eager's")
         elif report.ok:
             numerics.compare_results(report, expected, report.result)
         return report

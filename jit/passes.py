@@ -32,6 +32,12 @@ def name_of(p: object) -> str:
     return getattr(p, "__name__", type(p).__name__)
 
 
+def described(p: Any) -> str:
+    """A pass in messages: its name, and the line where its function begins."""
+    code = getattr(p.replacement if isinstance(p, Replacement) else p, "__code__", None)
+    return f"the pass {name_of(p)!r}" + (f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else "")
+
+
 def key(p: Callable | Replacement) -> str:
     """Hexadecimal digits that change with the text of a pass: ``p.key`` if it has one, which a pass that depends on
     other values has to set, else from the code of its functions."""
