@@ -7,6 +7,7 @@ import hashlib
 
 from .. import failures, logs
 from ..errors import Unsupported
+from ..runtime.guards import in_users_terms
 
 log = logs.channel("graph_breaks")
 
@@ -54,6 +55,6 @@ def record(error: Unsupported, where: tuple[str, int, str], whole_frame: bool = 
     file, line, function = error.where or where or ("?", 0, "?")
     if error.kind == "internal" and not error.told:
         failures.report(error, (file, line, function), "this step runs in eager")
-    reason = BreakReason(error.kind, error.why, error.hint, file, line, function, whole_frame, error.user)
+    reason = BreakReason(error.kind, in_users_terms(error.why), error.hint, file, line, function, whole_frame, error.user)
     log(reason)
     return reason
