@@ -76,16 +76,6 @@ def _called(fn: Any) -> str:
     return f"the backend {name!r}" + (f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else "")
 
 
-def _raised(error: Exception) -> str:
-    """What a backend has raised, with the innermost line of the program's own that it went through."""
-    found, at = "", error.__traceback__
-    while at is not None:
-        if not telling.is_library(at.tb_frame.f_code.co_filename):
-            found = f" at {at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
-        at = at.tb_next
-    return f"{type(error).__name__}{found}: {error}"
-
-
 def _checked(out: object, wanted: Sequence[Node]) -> tuple[torch.Tensor, ...]:
     """The results of a backend's function. Raises TypeError where they are not those of the graph."""
     results = tuple(out) if isinstance(out, (list, tuple)) else (out,)
@@ -116,7 +106,7 @@ def from_callable(fn: Callable) -> Callable:
         try:
             run = fn(graph, examples)
         except Exception as error:  # whatever the user's own code raises
-            raise BackendError(f"{_called(fn)} raised {_raised(error)}") from error
+            raise BackendError(f"{_called(fn)} raised {telling.raised(error)}") from error
         if not callable(run):
             raise BackendError(f"{_called(fn)} returned {type(run).__name__}; it has to return a function of the graph's "
                                "tensors that gives a list of its results")
@@ -127,7 +117,7 @@ def from_callable(fn: Callable) -> Callable:
             try:
                 return _checked(run(*tensors), wanted)
             except Exception as error:  # as above; the call runs in eager then, where this may not be raised
-                wrong = BackendError(f"the function that {_called(fn)} returned failed with {_raised(error)}")
+                wrong = BackendError(f"the function that {_called(fn)} returned failed with {telling.raised(error)}")
                 if config.strict:
                     happened.pass_on(wrong)
                     raise wrong from error

@@ -62,7 +62,7 @@ def applied(backend: Callable, passes: tuple) -> Callable:
 
     def changed(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
         for p in passes:
-            with refused(name_of(p)), logs.timed(f"pass {name_of(p)}"):
+            with refused(described(p)), logs.timed(f"pass {name_of(p)}"):
                 editor = GraphEditor(graph, () if gradient is None else gradient.wrt)
                 if p(editor) is not None:
                     raise PassError("returned a value; a pass changes the graph that it is given, and returns None")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .values.base import Value
 
-recompiles_log = logs.channel("recompiles")
+recompiles_log, timing_log = logs.channel("recompiles"), logs.channel("timing")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _missed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # dispatcher -> weakly, its ``on_miss``
@@ -426,8 +426,9 @@ class Missed:
             number = len(self.captures)
             entry = self.add(dispatcher, program, target, self.region_of(captured), circumstances(captured.guards),
                              captured.summary(), captured.told)
-        except (PassError, Unsupported):
-            raise
+        except (PassError, Unsupported) as error:
+            # Where in the compiler it was seen is no news to the user, whose line the message has.
+            raise error if config.strict else error.with_traceback(None)
         except Exception as error:  # a rule of ours has failed, which is told
             return self.failed(fn, error)
         finally:
@@ -442,7 +443,9 @@ class Missed:
         self.settings.sizes_vary |= self.dynamic.tried.vary
         if self.dynamic.lengths_differ:
             self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
-        logs.channel("timing")(f"{fn.__qualname__}: entry {number} in {time.perf_counter() - start:.3f} s")
+        if timing_log:
+            timing_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): entry {number} in "
+                       f"{time.perf_counter() - start:.3f} s; of these {logs.stages()}")
         if captured.failed:
             self.count_failure()
         captured.entry = entry

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import devices
+from .. import devices, logs
 from ..graph.dims import hint
 from ..graph.prim_info import info
 from ..graph.prims import base_of
@@ -134,7 +134,7 @@ def _memory(d: Described, returned: int | None) -> model.Memory:
 def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
     found: dict[str, float] = {}
     for name, seconds in observer.phases.items():
-        name = "passes" if name.startswith("pass ") else "compiling C++" if name.startswith("g++") else name
+        name = logs.group_of(name)
         found[name] = found.get(name, 0.0) + seconds
     return tuple(sorted(found.items(), key=lambda row: -row[1]))
 
