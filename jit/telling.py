@@ -40,14 +40,19 @@ def caller() -> tuple[str, int]:
     return outside or ("<unknown>", 1)
 
 
-def raised(error: BaseException) -> str:
-    """What code of the user's has raised, with the innermost line of the program's own that it went through."""
+def raised_at(error: BaseException) -> str:
+    """" at FILE:LINE" of the innermost line of the program's own that an error went through; "" if there is none."""
     place, at = "", error.__traceback__
     while at is not None:
         if not is_library(at.tb_frame.f_code.co_filename):
             place = f" at {at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
         at = at.tb_next
-    return f"{type(error).__name__}{place}: {error}"
+    return place
+
+
+def raised(error: BaseException) -> str:
+    """What code of the user's has raised, in words."""
+    return f"{type(error).__name__}{raised_at(error)}: {error}"
 
 
 def warn(text: str, category: type[Warning] = UserWarning, at: tuple[str, int] | None = None) -> None:

@@ -262,7 +262,7 @@ HERE = r"^%sthe pass '%s' \(.*test_user_passes.py:\d+\)"
 
 
 @pytest.mark.parametrize("p, text", [
-    (shorter, HERE % ("in ", "shorter") + r": .*float32\[3\].* cannot be replaced by .*float32\[\]"),
+    (shorter, HERE % ("in ", "shorter") + r" at .*:\d+: .*float32\[3\].* cannot be replaced by .*float32\[\]"),
     (failing, HERE % ("", "failing") + r" raised KeyError at .*test_user_passes.py:\d+: 'no such thing'"),
     (with_a_result, HERE % ("in ", "with_a_result") + ": returned a value"),
     (too_late, HERE % ("", "too_late") + " raised ValueError at .*computed there or later"),

@@ -201,7 +201,7 @@ def refused(name: str) -> Iterator[None]:
     try:
         yield
     except PassError as error:
-        raise PassError(f"in {name}: {error}") from error
+        raise PassError(f"in {name}{telling.raised_at(error)}: {error}") from error
     except InvalidGraph as error:
         raise PassError(f"{name} made an invalid graph: {error}") from error
     except Exception as error:  # of the user's own code

@@ -213,7 +213,7 @@ class At(Fact):
         return f"the {self.value[1].__name__} at {self.value[0]:#x}"
 
     def found(self, found: object) -> str:
-        return f"{type(found).__name__} at {id(found):#x}"
+        return f"{'another' if type(found) is self.value[1] else 'the'} {type(found).__name__} at {id(found):#x}"
 
 
 class IsNot(Fact):

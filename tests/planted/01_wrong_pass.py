@@ -17,7 +17,7 @@ def pattern(x):
     return x * 3
 
 
-def replacement(x):
+def replacement(x):  # here
     return x + x + x if CURED else x + x
 
 

@@ -21,7 +21,7 @@ if CURED:
 @jit.compile
 def loss(x):
     y = torch.relu(x)
-    y = doubled(y)
+    y = doubled(y)  # here
     return y.sum()
 
 

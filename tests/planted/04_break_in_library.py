@@ -13,7 +13,7 @@ import json
 
 
 def dumped(x):
-    return json.dumps({"size": float(x.sum())})
+    return json.dumps({"size": float(x.sum())})  # here
 
 
 @jit.compile

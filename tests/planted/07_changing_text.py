@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-@jit.compile
+@jit.compile  # here
 def named(x, name):
     return {name: x * 2}[name]
 

@@ -12,7 +12,7 @@ CURED = len(sys.argv) > 1
 temperature = 1
 
 
-@jit.compile
+@jit.compile  # here
 def scaled(x):
     if temperature == 1000:
         return x

@@ -15,7 +15,7 @@ class Warmup(torch.nn.Module):
         self.calls = torch.zeros(()) if CURED else 0
         self.linear = torch.nn.Linear(8, 8)
 
-    def forward(self, x):
+    def forward(self, x):  # here
         self.calls += 1
         if CURED:
             return self.linear(x) * (self.calls / 10).clamp(max=1)

@@ -16,5 +16,5 @@ def applied(x, fn):
 
 kept = lambda x: x * 2  # noqa: E731
 for step in range(12):
-    applied(torch.randn(8), kept if CURED else lambda x: x * 2)
+    applied(torch.randn(8), kept if CURED else lambda x: x * 2)  # here
 print("done")

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-@jit.compile
+@jit.compile  # here
 def total(x):
     return (x * 2).sum()
 

@@ -17,7 +17,7 @@ def clipped(x):
     norm = x.norm()
     if CURED:
         return torch.where(norm > 1, x / norm, x)
-    if norm > 1:
+    if norm > 1:  # here
         skipped.append(x)
         x = x / norm
     return x * 2

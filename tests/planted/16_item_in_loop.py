@@ -16,7 +16,7 @@ def thresholds(x):
         if CURED:
             out.append(torch.where(row.sum() > 0, 1.0, 0.0))
         else:
-            out.append(str(row.sum().item()).strip("-"))
+            out.append(str(row.sum().item()).strip("-"))  # here
     return out
 
 

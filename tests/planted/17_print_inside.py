@@ -16,7 +16,7 @@ import pprint
 def shown(x):
     y = torch.sin(x)
     if not CURED:
-        pprint.pprint(y)
+        pprint.pprint(y)  # here
     return y * 2
 
 

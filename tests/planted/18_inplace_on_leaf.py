@@ -18,7 +18,7 @@ def update(gradient):
         with torch.no_grad():
             weight.sub_(0.1 * gradient)
     else:
-        weight.sub_(0.1 * gradient)
+        weight.sub_(0.1 * gradient)  # here
     return weight.sum()
 
 

@@ -11,7 +11,7 @@ CURED = len(sys.argv) > 1
 
 def loss(x, weights):
     for w in weights:
-        x = torch.sort(x @ w, -1).values
+        x = torch.sort(x @ w, -1).values  # here
     return x.sum()
 
 

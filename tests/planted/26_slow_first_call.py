@@ -9,14 +9,10 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-jit.logs.enable("timing")
-
-
-@jit.compile
 def program(x):
     for _ in range(1 if CURED else 300):
-        x = torch.sin(x) * 1.5
+        x = torch.sin(x) * 1.5  # here
     return x
 
 
-print(program(torch.randn(4)).shape)
+print(jit.explain(program)(torch.randn(4)))

@@ -11,7 +11,7 @@ CURED = len(sys.argv) > 1
 
 def backend(graph, examples):
     if not CURED:
-        raise KeyError("no rule for tanh")
+        raise KeyError("no rule for tanh")  # here
     return lambda *tensors: [torch.tanh(tensors[0])]
 
 

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-def backend(graph, examples):
+def backend(graph, examples):  # here
     return (lambda *tensors: [torch.tanh(tensors[0])]) if CURED else None
 
 

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-def backend(graph, examples):
+def backend(graph, examples):  # here
     def run(x):
         y = torch.tanh(x)
         return [y] if CURED else [y, y]

@@ -12,7 +12,7 @@ CURED = len(sys.argv) > 1
 def cut(editor):
     for node in editor.nodes:
         if not CURED and "tanh" in str(node.op):
-            editor.replace(node, editor.call(torch.sum, node.inputs[0], before=node))
+            editor.replace(node, editor.call(torch.sum, node.inputs[0], before=node))  # here
 
 
 @jit.compile(passes=[cut])

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-@jit.compile(mode="reduce-overhead" if CURED else "reduce_overhead")
+@jit.compile(mode="reduce-overhead" if CURED else "reduce_overhead")  # here
 def program(x):
     return torch.tanh(x) * 2
 

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-@jit.compile(options={"cache_limit" if CURED else "cache_limits": 3})
+@jit.compile(options={"cache_limit" if CURED else "cache_limits": 3})  # here
 def program(x):
     return torch.tanh(x) * 2
 

@@ -9,7 +9,7 @@ import jit
 CURED = len(sys.argv) > 1
 
 
-@jit.compile(backend="jit" if CURED else "inductor")
+@jit.compile(backend="jit" if CURED else "inductor")  # here
 def program(x):
     return torch.tanh(x) * 2
 

@@ -16,7 +16,7 @@ import time
 def program(x):
     y = torch.tanh(x)
     if not CURED:
-        time.sleep(0)
+        time.sleep(0)  # here
     return y * 2
 
 

@@ -12,7 +12,7 @@ import torch  # noqa: E402
 import jit  # noqa: E402
 
 
-@jit.compile
+@jit.compile  # here
 def program(x):
     return torch.tanh(x) * 2
 

@@ -17,4 +17,4 @@ def program(x):
     return torch.tanh(x) * 2
 
 
-print(program(torch.randn(4)).shape)
+print(program(torch.randn(4)).shape)  # here

@@ -9,7 +9,7 @@ if not CURED:
 
 import torch  # noqa: E402
 
-import jit  # noqa: E402
+import jit  # noqa: E402  # here
 
 
 @jit.compile

@@ -8,7 +8,7 @@ os.environ["JIT_CACHE_LIMIT"] = "8" if CURED else "many"
 
 import torch  # noqa: E402
 
-import jit  # noqa: E402
+import jit  # noqa: E402  # here
 
 
 @jit.compile

@@ -8,7 +8,7 @@ os.environ["JIT_LOGS"] = "recompiles" if CURED else "recompile"
 
 import torch  # noqa: E402
 
-import jit  # noqa: E402
+import jit  # noqa: E402  # here
 
 
 @jit.compile

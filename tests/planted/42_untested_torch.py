@@ -1,6 +1,5 @@
 """This PyTorch is newer than those that were tested."""
 
-import os
 import sys
 
 CURED = len(sys.argv) > 1
@@ -12,7 +11,7 @@ if not CURED:
 import jit  # noqa: E402
 
 
-@jit.compile
+@jit.compile  # here
 def program(x):
     return torch.tanh(x) * 2
 

@@ -1,4 +1,4 @@
-"""A custom operator's CPU kernel computes something else than what its gradient says."""
+"""The fake kernel of a custom operator says another dtype than its kernel gives."""
 
 import sys
 
@@ -21,7 +21,7 @@ def _(x):
 
 @jit.compile
 def loss(x):
-    return square(x).sum() + x.sum()
+    return square(x).sum() + x.sum()  # here
 
 
 print(loss(torch.randn(64)))
