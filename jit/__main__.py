@@ -11,7 +11,19 @@ from jit.errors import CompileError, NoCompiler
 from jit.runtime import build, doctor
 
 
+_DOCTOR_USAGE = """usage: python -m jit doctor
+
+Builds the native runtime, where it is not there yet, and checks what compiling needs, a line for each thing: ok, warn or
+FAIL, the latter two with what to do. The exit status is 1 where something is missing without which nothing is compiled.
+
+example:
+  python -m jit doctor"""
+
+
 def _doctor(arguments: Sequence[str]) -> int:
+    if arguments:
+        print(_DOCTOR_USAGE)
+        return 0 if arguments[0] in ("-h", "--help") else 2
     doctor.check("compiled loops")(_compiled_loops)
     return doctor.main(arguments)
 

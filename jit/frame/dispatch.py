@@ -66,6 +66,7 @@ class Settings:
         lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
         told: branches on data that were told ahead (varying.py).
         sizes_vary: sizes were others at a later call: what goes on after breaks tries symbols at once (tried.py).
+        forward: the code of a compiled module's ``forward``, by which messages name it.
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -83,6 +84,7 @@ class Settings:
     lengths: set = dataclasses.field(default_factory=set)
     sizes_vary: bool = False
     told: Told = dataclasses.field(default_factory=Told)
+    forward: types.CodeType | None = None
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -249,6 +251,11 @@ def user_code(fn: Callable) -> types.CodeType:
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
+def forward_of(module: torch.nn.Module) -> types.CodeType | None:
+    """The code by which messages call a module."""
+    return getattr(inspect.unwrap(type(module).forward), "__code__", None)
+
+
 class Again(NamedTuple):
     """Why a function was compiled for the ``number``-th time: what differed from the entry that is nearest, and what to
     write to avoid it ("": nothing)."""
@@ -344,10 +351,12 @@ class Missed:
         """The code that messages name: of a module its ``forward``, of what goes on in several frames behind a break
         the innermost one of the program's own."""
         if isinstance(self.bound, torch.nn.Module):
-            code = getattr(inspect.unwrap(type(self.bound).forward), "__code__", None)
+            code = forward_of(self.bound)
             if code is not None:
                 return code
-        return shown_code(fn) or user_code(fn)
+        code = shown_code(fn) or user_code(fn)
+        whole = self.settings.forward
+        return whole if whole is not None and telling.is_library(code.co_filename) else code
 
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
@@ -561,6 +570,8 @@ def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resu
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
     break; "step": it is a step of a generator."""
     missed = Missed(settings, bound, resumed)
+    if isinstance(bound, torch.nn.Module) and settings.forward is None:
+        settings.forward = forward_of(bound)
     made = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
     _missed[made] = weakref.ref(missed)
     return track(made)

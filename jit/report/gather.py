@@ -81,7 +81,8 @@ def _place(code: types.CodeType) -> Place:
 
 
 def _break(b: BreakReason) -> model.Break:
-    return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame)
+    return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame,
+                       None if b.user is None else Place(*b.user))
 
 
 def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
@@ -169,7 +170,8 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
     breaks: dict[tuple[str, int], list[BreakReason]] = {}
     for c in captured:
         for b in c.breaks:
-            breaks.setdefault((b.file, b.line), []).append(b)
+            for place in {(b.file, b.line), (b.user or (b.file, b.line))[:2]}:
+                breaks.setdefault(place, []).append(b)
     # A function that goes on behind a break has code of its own, with the lines of the whole.
     lines: dict[tuple[str, int, str], set[int]] = {}
     for code, executed in observer.lines.items():

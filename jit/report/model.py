@@ -73,7 +73,8 @@ class PlanReport:
 
 @dataclasses.dataclass(frozen=True)
 class Break:
-    """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line."""
+    """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line; ``user``:
+    the program's own line, where ``place`` is in a library that it calls."""
 
     id: str
     kind: str
@@ -81,6 +82,7 @@ class Break:
     hint: str
     place: Place
     whole: bool
+    user: Place | None = None
 
 
 @dataclasses.dataclass(frozen=True)

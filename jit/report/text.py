@@ -98,6 +98,8 @@ def _breaks(report: model.Report, width: int) -> list[str]:
         lines += [fitted(f"{b.place.file}:{b.place.line}", width, "")]
         lines += _wrapped(f"in {b.place.function}{', which runs in eager from its first line' if b.whole else ''} "
                           f"[{b.kind}, {b.id}]", width, "  ")
+        if b.user is not None:
+            lines += [fitted(f"called from {b.user.file}:{b.user.line} in {b.user.function}", width, "  ")]
         lines += [*_wrapped(b.why, width, "  "), *_wrapped(f"what to do: {b.hint}", width, "  ")]
     return lines
 
