@@ -48,9 +48,10 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
         backend = config.backend
     if isinstance(backend, str):
         if backend not in backends.BACKENDS:
-            raise ValueError(f"backend={backend!r}: expected a callable or one of "
-                             f"{', '.join(map(repr, backends.BACKENDS))}{meant(backend, backends.BACKENDS)}; other names "
-                             "are those of torch.compile's backends, and without backend= kernels of ours are made")
+            known = ", ".join(map(repr, backends.BACKENDS))
+            raise ValueError(f"backend={backend!r}: expected a callable or one of {known}"
+                             f"{meant(backend, backends.BACKENDS)}; other names are those of torch.compile's backends, "
+                             "and without backend= kernels of ours are made")
         return backends.BACKENDS[backend]
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")

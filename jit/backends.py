@@ -85,8 +85,8 @@ def _checked(out: object, wanted: Sequence[Node]) -> tuple[torch.Tensor, ...]:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"result {k} is of type {type(t).__name__}, and in the graph a tensor")
         if t.dtype != node.type.dtype or t.dim() != len(node.type.shape):
-            raise TypeError(f"result {k} is {t.dtype} with {t.dim()} dimensions, and in the graph {node.type.dtype} with "
-                            f"{len(node.type.shape)}")
+            raise TypeError(f"result {k} is {t.dtype} with {t.dim()} dimensions, and in the graph {node.type.dtype} "
+                            f"with {len(node.type.shape)}")
         for d, (size, have) in enumerate(zip(node.type.shape, t.shape)):
             if isinstance(size, int) and size != have:
                 raise TypeError(f"the size of dimension {d} of result {k} is {have}, and in the graph {size}")
@@ -108,8 +108,8 @@ def from_callable(fn: Callable) -> Callable:
         except Exception as error:  # whatever the user's own code raises
             raise BackendError(f"{_called(fn)} raised {telling.raised(error)}") from error
         if not callable(run):
-            raise BackendError(f"{_called(fn)} returned {type(run).__name__}; it has to return a function of the graph's "
-                               "tensors that gives a list of its results")
+            raise BackendError(f"{_called(fn)} returned {type(run).__name__}; it has to return a function of the "
+                               "graph's tensors that gives a list of its results")
         wanted = [o.node for o in graph.outputs if o.mutates is None]
         told: list[str] = []
 

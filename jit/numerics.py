@@ -108,7 +108,9 @@ class Verification:
                  else "all as exact as eager" if self.checked else "nothing was compared")
         lines = [f"{self.graphs} graph{'s'[:self.graphs != 1]}, {self.checked} values and gradients compared: {found}"]
         lines += [*map(str, self.faults), *dict.fromkeys(self.by_passes)]
-        return "\n".join([*lines, *[self.rounding][:bool(self.rounding)], *(f"not checked: {u}" for u in self.unchecked)])
+        if self.rounding:
+            lines.append(self.rounding)
+        return "\n".join([*lines, *(f"not checked: {u}" for u in self.unchecked)])
 
     def raise_if_wrong(self) -> None:
         """Raises AssertionError with the report if something is wrong."""
@@ -516,9 +518,9 @@ def _compare_tensors(report: Verification, eager: torch.Tensor, ours: torch.Tens
             report.faults.append(Fault("program", path, "the compiled result is not eager's",
                                        None, None, difference.max().item(), 0.0, allowed))
         elif difference.numel() and eager.dtype in (torch.float16, torch.bfloat16):
-            report.rounding = (f"{path}: {difference.numel()} of {eager.numel()} values are not eager's to the last bit, "
-                               f"by {difference.max().item():.3g} at most: kernels keep values in between in float32. "
-                               "jit.config.match_eager_rounding = True (JIT_MATCH_EAGER_ROUNDING=1) rounds them as "
+            report.rounding = (f"{path}: {difference.numel()} of {eager.numel()} values are not eager's to the last "
+                               f"bit, by {difference.max().item():.3g} at most: kernels keep values in between in "
+                               "float32. jit.config.match_eager_rounding = True (JIT_MATCH_EAGER_ROUNDING=1) rounds them as "
                                "eager does")
 
 

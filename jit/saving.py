@@ -153,8 +153,8 @@ def load(path: str | os.PathLike, *, recompile: bool = False) -> Loaded:
     if differs:
         text = f"jit.load: what is in {os.fspath(path)} does not fit here: {'; '.join(dict.fromkeys(differs))}"
         if not recompile:
-            raise LoadError(f"{text}. Save it again here, or load it with recompile=True, which compiles anew what does not "
-                            "fit")
+            raise LoadError(f"{text}. Save it again here, or load it with recompile=True, which compiles anew what "
+                            "does not fit")
         telling.warn(f"{text}; it is compiled anew", RuntimeWarning)
     folder = tempfile.mkdtemp(prefix="jit-loaded-")
     atexit.register(_remove, folder, os.getpid())

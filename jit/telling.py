@@ -26,8 +26,8 @@ def is_library(file: str) -> bool:
 
 
 def caller() -> tuple[str, int]:
-    """(file, line) of the program that is being executed: of the innermost frame that is not a library's; where all are,
-    of the innermost one that is not of this package."""
+    """(file, line) of the program that is being executed: of the innermost frame that is not a library's; where all
+    are, of the innermost one that is not of this package."""
     frame: types.FrameType | None = sys._getframe(1)
     outside = None
     while frame is not None:

@@ -1,9 +1,9 @@
 """Runs the programs of ``tests/planted`` as ``python FILE`` would, without loading PyTorch for each of them.
 
-``python tests/planted_server.py [jit]`` loads PyTorch, and jit too where that is asked for, and forks a process for each
-line on stdin, a JSON object: ``argv`` (the program and its arguments), ``env`` (variables to set), ``logs`` (what
-``JIT_LOGS`` would say; with jit loaded), ``out`` (a file for stdout and stderr), ``seconds`` (after which it is killed).
-It answers with the exit status, a line each. Programs that do something before they import jit need a server without it.
+``python tests/planted_server.py [jit]`` loads PyTorch, and jit too where that is asked for, and forks a process for
+each line on stdin, a JSON object: ``argv`` (the program and its arguments), ``logs`` (what ``JIT_LOGS`` would say; with
+jit loaded), ``out`` (a file for stdout and stderr), ``seconds`` (after which it is killed). It answers with the exit
+status, a line each. Programs that do something before they import jit need a server without it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def run(order: dict) -> int:
     for stream in (1, 2):
         os.dup2(out, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.update(order["env"])
     if order["logs"]:
         sys.modules["jit"].logs.enable(order["logs"])
     sys.argv = list(order["argv"])

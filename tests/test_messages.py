@@ -136,7 +136,8 @@ def test_a_new_function_at_each_call_names_its_line():
         for fn in FUNCTIONS:
             compiled(torch.ones(3), fn)
     code = FUNCTIONS[0].__code__
-    assert f"<lambda> ({code.co_filename}:{code.co_firstlineno})" in str(told[0].message) and "make the object once" in str(told[0].message)
+    text = str(told[0].message)
+    assert f"<lambda> ({code.co_filename}:{code.co_firstlineno})" in text and "make the object once" in text
 
 
 def test_so_many_recompiles_are_remembered_and_no_more():
@@ -189,7 +190,7 @@ def test_a_backend_that_raises_is_named_and_not_taken_for_the_compiler():
     ([], "0 results came from it, and the graph has 1"),
     ([torch.ones(3), torch.ones(3)], "2 results came from it, and the graph has 1"),
     (None, "result 0 is of type NoneType, and in the graph a tensor"),
-    ([torch.ones(3, dtype=torch.float64)], "result 0 is torch.float64 with 1 dimensions, and in the graph torch.float32"),
+    ([torch.ones(3).double()], "result 0 is torch.float64 with 1 dimensions, and in the graph torch.float32"),
     ([torch.ones(2)], "the size of dimension 0 of result 0 is 2, and in the graph 3"),
 ], ids=["none", "two", "no tensor", "dtype", "size"])
 def test_a_backend_that_gives_other_results_is_told_of_once(results, said):

@@ -1,6 +1,6 @@
 """Faults as users of a compiler meet them, one in each program of ``tests/planted``: what is seen names the cause, the
-line and the cure, and nothing of it is seen any more where the cure is applied (each program does so when it is given an
-argument). The line that has to be named is marked ``here`` in the program."""
+line and the cure, and nothing of it is seen any more where the cure is applied (each program does so when it is given
+an argument). The line that has to be named is marked ``here`` in the program."""
 
 import ast
 import json
@@ -32,14 +32,16 @@ class Seen(NamedTuple):
 BREAKS, AGAIN = "graph_breaks", "recompiles"
 SEEN = {
     "01_wrong_pass": Seen("the pass 'replacement'", ("changes what the graph computes",)),
-    "02_wrong_fake_kernel": Seen("planted::square returned Half where Float was predicted", ("register_fake", "opcheck")),
+    "02_wrong_fake_kernel": Seen("planted::square returned Half where Float was predicted",
+                                 ("register_fake", "opcheck")),
     "03_operator_without_fake": Seen("planted.doubled, an operator that is not PyTorch's own, has no fake kernel",
                                      ("torch.library.register_fake",), BREAKS),
     "04_break_in_library": Seen("json/encoder.py:", ("called from", "outside the compiled function"), BREAKS),
     "05_break_in_each_round": Seen("the clock is read", ("measure time outside the compiled function",), BREAKS),
     "06_changing_float": Seen("rate: expected 1.0, found 0.9", ("make it a tensor with torch.tensor",), AGAIN),
     "07_changing_text": Seen("name: expected 'step 0', found 'step 1'", ("keep the values of name few",), AGAIN),
-    "08_growing_list": Seen("the length of this list is different at every call", ("pass what is needed of it",), BREAKS),
+    "08_growing_list": Seen("the length of this list is different at every call", ("pass what is needed of it",),
+                            BREAKS),
     "09_changing_global": Seen("temperature: expected 1, found 2", ("make it a tensor with torch.tensor",), AGAIN),
     "10_counter_attribute": Seen("(i0 = self.calls)", ("Warmup.forward", "make it a tensor with torch.tensor"), AGAIN),
     "11_new_lambda": Seen("was compiled 8 times and runs in eager", ("fn: expected <lambda>", "make the object once")),
@@ -58,7 +60,8 @@ SEEN = {
     "24_half_rounding": Seen("values are not eager's to the last bit", ("match_eager_rounding = True",)),
     "25_memory_for_backward": Seen("704.0 KiB of them kept for the backward"),
     "26_slow_first_call": Seen("600 operations", ("Where the time of compiling went", "capture")),
-    "27_backend_raises": Seen("the backend 'backend'", ("KeyError", "no rule for tanh", "runs in eager", "JIT_STRICT=1")),
+    "27_backend_raises": Seen("the backend 'backend'", ("KeyError", "no rule for tanh", "runs in eager",
+                                                        "JIT_STRICT=1")),
     "28_backend_returns_none": Seen("the backend 'backend'", ("returned NoneType; it has to return a function",)),
     "29_backend_wrong_results": Seen("the backend 'backend'", ("2 results came from it, and the graph has 1",)),
     "30_invalid_pass": Seen("PassError: in the pass 'cut'", ("shape, dtype and device have to be the same",)),
@@ -68,7 +71,8 @@ SEEN = {
     "34_fullgraph_break": Seen("Unsupported: the clock is read", ("measure time outside the compiled function",)),
     "35_no_compiler": Seen("no C++ compiler: 'g++' is not on PATH", ("install g++ 11 or newer",)),
     "36_broken_compiler": Seen("the variable CXX is '/bin/false'", ("unset it",)),
-    "37_unwritable_cache": Seen("the cache folder /proc/jit cannot be used", ("Set JIT_CACHE_DIR", "compiles it again")),
+    "37_unwritable_cache": Seen("the cache folder /proc/jit cannot be used", ("Set JIT_CACHE_DIR",
+                                                                              "compiles it again")),
     "38_cache_is_a_file": Seen("the cache folder /dev/full cannot be used", ("Set JIT_CACHE_DIR", "compiles it again")),
     "39_unknown_variable": Seen("JIT_CACHE_LIMITS is not read", ("did you mean 'JIT_CACHE_LIMIT'?",)),
     "40_bad_variable": Seen("JIT_CACHE_LIMIT='many'", ("expected a whole number (int), such as 8",)),
@@ -99,7 +103,7 @@ class Servers:
                                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert self.running[kind].stdout.readline() == "ready\n"
         server = self.running[kind]
-        order = {"argv": [str(program), *arguments], "env": {}, "logs": logs, "out": str(self.out), "seconds": 120}
+        order = {"argv": [str(program), *arguments], "logs": logs, "out": str(self.out), "seconds": 120}
         server.stdin.write(json.dumps(order) + "\n")
         server.stdin.flush()
         status = int(server.stdout.readline())

@@ -23,7 +23,8 @@ def test_channels():
 
 
 def test_unknown_channel_says_which_exist():
-    with pytest.raises(ValueError, match=rf"no log channel 'graphs' \(did you mean 'graph'\?\); the channels are: {ALL}, all"):
+    said = rf"no log channel 'graphs' \(did you mean 'graph'\?\); the channels are: {ALL}, all"
+    with pytest.raises(ValueError, match=said):
         logs.channel("graphs")
     with pytest.raises(ValueError, match="no log channel 'kernel'"):
         logs.enable("graph,kernel")

@@ -55,6 +55,7 @@ def record(error: Unsupported, where: tuple[str, int, str], whole_frame: bool = 
     file, line, function = error.where or where or ("?", 0, "?")
     if error.kind == "internal" and not error.told:
         failures.report(error, (file, line, function), "this step runs in eager")
-    reason = BreakReason(error.kind, in_users_terms(error.said), error.hint, file, line, function, whole_frame, error.user)
+    why = in_users_terms(error.said)
+    reason = BreakReason(error.kind, why, error.hint, file, line, function, whole_frame, error.user)
     log(reason)
     return reason

@@ -247,7 +247,7 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
 
 
 def user_code(fn: Callable) -> types.CodeType:
-    """The program's code behind a function: what a function of cells or of several frames calls, or the function's own."""
+    """The program's code behind a function: what a function of cells or of several frames calls, or its own."""
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
@@ -343,7 +343,8 @@ class Missed:
         entry.circumstances, entry.told = circumstances, told
         self.captures.append(summary)
         if self.may_be_slower(summary, target):
-            name = wrapped_function(dispatcher).__qualname__
+            code = self.shown(wrapped_function(dispatcher))
+            name = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
             entry.trial = trial.Trial(entry, name, len(summary.breaks), captures_so_far)
         return entry
 

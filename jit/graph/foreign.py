@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 TRIED = frozenset(("aten", "prims", "jit"))  # namespaces of operators that only compute; ``jit`` is our own
-_NO_FAKE = ("register one with torch.library.register_fake, and the call can be a step of the graph; without one it runs "
-            "as in eager")
+_NO_FAKE = ("register one with torch.library.register_fake, and the call can be a step of the graph; without one it "
+            "runs as in eager")
 _PARTS = ("torch.nn.",)  # of PyTorch that write operators in Python which only compute
 
 
@@ -102,7 +102,8 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     except EagerRaises as raised:  # the operator itself may not raise
         if "no fake impl registered" in str(raised):
             raise refuse("has no fake kernel that says the type of its result", _NO_FAKE) from None
-        raise refuse(f"has a fake kernel that raises {raised}", "mend the function that register_fake was given") from None
+        hint = "mend the function that register_fake was given"
+        raise refuse(f"has a fake kernel that raises {raised}", hint) from None
     result = tracer.builder.aten(o.name, o.overload, tuple(values), types, impure=True)
     result = list(result) if o.returns == ["List[Tensor]"] else o.with_numbers(result)
     return tracer.wrap(result, handles, False, 0, name)

@@ -308,8 +308,8 @@ def _temporary_folder(base: str, error: OSError) -> str:
     if base not in _told:
         _told.add(base)
         telling.warn(
-            f"jit: the cache folder {base} cannot be used ({error}); what is compiled goes to {folder} and is lost when "
-            "this process ends, so the next one compiles it again. "
+            f"jit: the cache folder {base} cannot be used ({error}); what is compiled goes to {folder} and is lost "
+            "when this process ends, so the next one compiles it again. "
             "Set JIT_CACHE_DIR to a folder that you own, can write to, and that has space left.", RuntimeWarning)
     atexit.register(_remove_folder, folder, os.getpid())
     return folder

@@ -74,9 +74,9 @@ def _of_sizes(about: str, fact: facts.Dims, found: object) -> str:
     numbers = [text for text in (guards.in_users_terms(str(what)) for _, what in fact.named_in(condition))
                if not text.endswith(")")]  # not x.size(0)
     if numbers:
-        return (f"the program decides by the value of {' and '.join(numbers)}, and each way has code of its own: make it a "
-                "tensor with torch.tensor, and decide with torch.where, or keep its values few")
-    return ("sizes for which this holds and sizes for which it does not have code of their own: pad to sizes of one kind")
+        return (f"the program decides by the value of {' and '.join(numbers)}, and each way has code of its own: make "
+                "it a tensor with torch.tensor, and decide with torch.where, or keep its values few")
+    return "sizes for which this holds and sizes for which it does not have code of their own: pad to sizes of one kind"
 
 
 _CURES: dict[type, Callable[[str, Any, object], str]] = {

@@ -78,9 +78,9 @@ def is_foreign(error: Exception, repeatable: bool) -> bool:
 
 
 def tell_of_prediction(error: Exception, operators: Sequence[tuple[str, str, int]]) -> None:
-    """Warn, once for each place, where ``error`` of a plan says that an operator of the program's own gave what its fake
-    kernel has not predicted: each such call is run twice, and nothing else shows it. ``operators``: (name, file, line)
-    of all of them in the plan."""
+    """Warn, once for each place, where ``error`` of a plan says that an operator of the program's own gave what its
+    fake kernel has not predicted: each such call is run twice, and nothing else shows it. ``operators``: (name, file,
+    line) of all of them in the plan."""
     found = _PREDICTED.match(str(error))
     if found is None:
         return
@@ -91,8 +91,8 @@ def tell_of_prediction(error: Exception, operators: Sequence[tuple[str, str, int
     _told.add(named[0])
     names = " or ".join(dict.fromkeys(name for name, *_ in named))
     telling.warn(f"jit: the operator {names} returned {found[2]}: its fake kernel (register_fake) says other sizes or "
-                 "another dtype than its kernel gives. Results are right, but such calls run in eager after the compiled "
-                 "code has stopped there, which takes longer than eager alone. Have both give the same; "
+                 "another dtype than its kernel gives. Results are right, but such calls run in eager after the "
+                 "compiled code has stopped there, which takes longer than eager alone. Have both give the same; "
                  "torch.library.opcheck compares them.", at=named[0][1:])
 
 
