@@ -1,5 +1,6 @@
 """Entries that break their graph are left to eager where timed calls tell that it is faster, and only there."""
 
+import re
 import textwrap
 import time
 
