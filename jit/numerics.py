@@ -520,8 +520,8 @@ def _compare_tensors(report: Verification, eager: torch.Tensor, ours: torch.Tens
         elif difference.numel() and eager.dtype in (torch.float16, torch.bfloat16):
             report.rounding = (f"{path}: {difference.numel()} of {eager.numel()} values are not eager's to the last "
                                f"bit, by {difference.max().item():.3g} at most: kernels keep values in between in "
-                               "float32. jit.config.match_eager_rounding = True (JIT_MATCH_EAGER_ROUNDING=1) rounds them "
-                               "as eager does")
+                               "float32. jit.config.match_eager_rounding = True (JIT_MATCH_EAGER_ROUNDING=1) rounds "
+                               "them as eager does")
 
 
 def _compare_sequences(report: Verification, eager: Sequence, ours: Sequence, path: str) -> None:

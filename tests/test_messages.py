@@ -1,6 +1,7 @@
 """Messages name the program's own lines and names: of a break inside a library, of what goes on behind it, of modules,
 globals, and of backends that fail."""
 
+import enum
 import inspect
 import json
 import re
@@ -85,6 +86,10 @@ def test_a_value_that_is_read_later_names_the_line_that_made_it():
     assert record.why.endswith(f"(the value comes from line {line_of(program, 'made here')[1]})")
 
 
+class Kind(enum.Enum):
+    FIRST, SECOND = 1, 2
+
+
 class Counts(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -153,6 +158,28 @@ def test_so_many_recompiles_are_remembered_and_no_more():
         compiled(x)
     again = [a for _, a in dispatch.why_again(compiled)]
     assert [a.number for a in again] == list(range(6, dispatch._MOST_AGAIN + 6))
+
+
+def test_what_is_chosen_by_is_not_to_be_made_once():
+    compiled = jit.compile(lambda x, flag: x * 2 if flag is Kind.FIRST else x - 1 if flag is Kind.SECOND else x)
+    for flag in (Kind.FIRST, Kind.SECOND, None):
+        compiled(torch.ones(3), flag)
+    cures = [again.cure for _, again in dispatch.why_again(compiled)]
+    assert len(cures) == 2 and all(cure.startswith("keep the values of flag few") for cure in cures), cures
+
+
+def test_a_mode_is_told_in_words():
+    compiled = jit.compile(lambda x: torch.relu(x))
+    x = torch.ones(3)
+    compiled(x)
+    with torch.no_grad():
+        compiled(x)
+    assert dispatch.why_again(compiled)[0][1].differed == "grad mode: expected on, found off"
+    compiled = jit.compile(lambda x: x @ x)
+    for on in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
+            compiled(torch.ones(3, 3))
+    assert "CPU autocast dtype: expected off, found bfloat16" in dispatch.why_again(compiled)[0][1].differed
 
 
 # -- backends ---------------------------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def compiler() -> str:
         named = " (from the variable CXX)" if os.environ.get("CXX") else ""
         raise NoCompiler(f"no C++ compiler: {name!r}{named} is not on PATH, and the native runtime, without which "
                          "nothing can be compiled, is not built for this torch and Python. Cure: install g++ 11 or "
-                         "newer (Debian: apt-get install g++), or point CXX at one; or install a wheel that was made by "
-                         "`make wheel` on a machine with g++ and the same torch and Python.")
+                         "newer (Debian: apt-get install g++), or point CXX at one; or install a wheel that was made "
+                         "by `make wheel` on a machine with g++ and the same torch and Python.")
     return path
 
 

@@ -3,6 +3,7 @@ fact for which there is something to write."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -27,6 +28,9 @@ def cure(program: Any, locals: Sequence[object]) -> str:
         if type(fact) is facts.Dims:  # its text says which condition it is
             found = fact.failing(payload, lambda i: program.value(tuple(locals), i))
         return advice("" if at < 0 else guards.path(program.accessors, at), fact, found)
+
+
+_VALUES = (type(None), bool, int, float, str, enum.Enum)  # what programs choose by, and do not make anew
 
 
 def held(program: Any, locals: Sequence[object]) -> float:
@@ -61,11 +65,18 @@ def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
     if type(found) in (int, float) and type(fact.value) in (int, float):
         return (f"{about} is a number that Python needs to know, and each value has code of its own: make it a tensor "
                 "with torch.tensor, or keep its values few")
+    return _of_few(about)
+
+
+def _of_few(about: str) -> str:
     return (f"keep the values of {about} few: each has code of its own; jit.config.cache_limit says how many there may "
             "be")
 
 
-def _of_identity(about: str, fact: facts.Is, found: object) -> str:
+def _of_identity(about: str, fact: facts.Is | facts.At, found: object) -> str:
+    before = fact.object if isinstance(fact, facts.Is) else None
+    if isinstance(found, _VALUES) or isinstance(fact, facts.Is) and isinstance(before, _VALUES):
+        return _of_few(about)
     return f"make the object once, and not for each call: {about} has to be the same one"
 
 
