@@ -103,6 +103,8 @@ _CURES: dict[type, Callable[[str, Any, object], str]] = {
     facts.NoDictAttr: lambda about, fact, found: f"set all attributes of {about} before the first call",
     facts.Dims: _of_sizes,
     facts.At: _of_identity,
+    facts.Same: lambda about, fact, found: _of_few(about),
+    facts.IsNot: lambda about, fact, found: _of_few(about),
     facts.GlobalState: lambda about, fact, found: "call it in one mode (gradients, autocast, default dtype): each has "
                                                   "code of its own",
 }
