@@ -13,8 +13,8 @@ CURED = len(sys.argv) > 1
 def positive_sum(x):
     if CURED:
         return torch.where(x > 0, x, 0).sum() * 2
-    chosen = x[x > 0]  # here
-    return chosen.reshape(chosen.numel(), 1).sum() * 2
+    chosen = x[x > 0]
+    return chosen.reshape(chosen.numel(), 1).sum() * 2  # here
 
 
 print(positive_sum(torch.randn(8)).shape)
