@@ -25,19 +25,16 @@ def is_library(file: str) -> bool:
     return file.startswith(("<frozen ", "<jit", _OURS, *_LIBRARIES)) or any(part in file for part in _PACKAGES)
 
 
-def caller() -> tuple[str, int]:
-    """(file, line) of the program that is being executed: of the innermost frame that is not a library's; where all
-    are, of the innermost one that is not of this package."""
+def caller() -> tuple[str, int] | None:
+    """(file, line) of the program that this thread executes: of the innermost frame that is not a library's.
+    None where all are."""
     frame: types.FrameType | None = sys._getframe(1)
-    outside = None
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_library(file):
             return file, frame.f_lineno
-        if outside is None and not file.startswith((_OURS, "<")):
-            outside = file, frame.f_lineno
         frame = frame.f_back
-    return outside or ("<unknown>", 1)
+    return None
 
 
 def raised_at(error: BaseException) -> str:
@@ -55,8 +52,9 @@ def raised(error: BaseException) -> str:
     return f"{type(error).__name__}{raised_at(error)}: {error}"
 
 
-def warn(text: str, category: type[Warning] = UserWarning, at: tuple[str, int] | None = None) -> None:
-    """Warn at a line of the program: ``at``, or the one that is being executed (``caller``)."""
-    file, line = at or caller()
+def warn(text: str, category: type[Warning] = UserWarning, at: tuple[str, int] | None = None,
+         otherwise: tuple[str, int] = ("<unknown>", 1)) -> None:
+    """Warn at a line of the program: ``at``, else the one that is being executed (``caller``), else ``otherwise``."""
+    file, line = at or caller() or otherwise
     with progress.cleared():
         warnings.warn_explicit(text, category, file, line)

@@ -5,6 +5,8 @@ import enum
 import inspect
 import json
 import re
+import threading
+import types
 import warnings
 
 import pytest
@@ -249,6 +251,23 @@ def test_what_is_a_library():
     assert all(map(telling.is_library, (json.__file__, torch.__file__, jit.__file__, "<frozen runpy>",
                                         "/x/lib/python3.12/site-packages/timm/a.py")))
     assert not any(map(telling.is_library, (__file__, "<string>", "<stdin>", "/home/me/train.py")))
+
+
+def test_where_no_program_is_executed_the_function_s_line_is_named():
+    """As in the thread in the background."""
+    told = []
+
+    def work():
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            telling.warn("said", otherwise=("train.py", 7))
+        told.extend(found)
+
+    code = work.__code__.replace(co_filename=telling.BEHIND)  # not of a program
+    thread = threading.Thread(target=types.FunctionType(code, globals(), "work", None, work.__closure__))
+    thread.start()
+    thread.join()
+    assert [(str(w.message), w.filename, w.lineno) for w in told] == [("said", "train.py", 7)]
 
 
 # -- jit.verify -------------------------------------------------------------------------------------------------------

@@ -511,9 +511,12 @@ class Missed:
                 f"eager from now on. What kept changing: {self.again[-1].differed if self.again else 'not known'}")
         if self.again and self.again[-1].cure:
             text += f". To avoid it: {self.again[-1].cure}"
+        else:
+            text += (". If it has to be so many, raise the limit: jit.config.cache_limit, or recompile_limit= of "
+                     "jit.compile")
         recompiles_log(text)
         if not self.settings.quiet:
-            telling.warn(text)
+            telling.warn(text, otherwise=(code.co_filename, code.co_firstlineno))
         return None
 
     def failed(self, fn: Callable, error: Exception) -> None:

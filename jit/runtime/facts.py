@@ -130,8 +130,8 @@ class TypeIs(Fact):
 
 
 def named(value: object) -> str:
-    """An object that counts by its identity, in words: what is found in a text by a name goes by that, and functions
-    also by the line where they begin."""
+    """The name of an object that is found in a text by one; functions of the program's also go by the line where they
+    begin. "" for others."""
     if isinstance(value, types.ModuleType):
         return f"the module {value.__name__}"
     if type(value) is types.FunctionType:
@@ -141,7 +141,7 @@ def named(value: object) -> str:
     if isinstance(value, (type, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType,
                           types.WrapperDescriptorType)):
         return value.__qualname__
-    return short(value)
+    return ""
 
 
 class Is(Fact):
@@ -166,11 +166,11 @@ class Is(Fact):
         value = self.object
         if value is None or isinstance(value, (bool, str)):
             return f"is {value!r}"
-        return f"is {named(value)}"
+        return f"is {named(value) or f'{type(value).__name__} at {id(value):#x}'}"
 
     def mismatch(self, found: Any) -> str:
         value = self.object
-        expected, shown = named(value), named(found)
+        expected, shown = named(value) or short(value), named(found) or short(found)
         if expected == shown:
             return (f"expected {expected}, found another one: {type(value).__name__} at {id(value):#x} before, "
                     f"{type(found).__name__} at {id(found):#x} now")
