@@ -485,10 +485,9 @@ def _watched_pass(report: Verification, p: Callable, backend: Callable) -> Calla
                 found = Verification()
                 with torch.no_grad():
                     before, now = (compile_python(without_gradients(g))(*map(twin, examples)) for g in (graph, after))
-                compare_results(found, tuple(before), tuple(now))
-                report.by_passes += [f"{user_passes.described(p)} changes what the graph computes: result {k} by "
-                                     f"{fault.error:.3g}, allowed {fault.allowed:.3g}"
-                                     for k, fault in enumerate(found.faults)]
+                compare_results(found, tuple(before), tuple(now), "result")
+                report.by_passes += [f"{user_passes.described(p)} changes what the graph computes: {fault.op} by "
+                                     f"{fault.error:.3g}, allowed {fault.allowed:.3g}" for fault in found.faults]
             return backend(after, examples, gradient)
 
         return user_passes.applied(compared, (p,))(graph, examples, gradient)

@@ -285,11 +285,11 @@ def test_verify_names_the_pass_that_changes_the_result():
 
     for replacement, ok in ((right, True), (wrong, False)):
         p = jit.passes.Replacement(pattern, replacement, [(torch.ones(1),)])
-        told = jit.verify(lambda x: torch.tanh(x) + 1, passes=[p])(torch.randn(64))
+        told = jit.verify(lambda x: (x + 1, torch.tanh(x) + 1), passes=[p])(torch.randn(64))
         assert told.ok == ok and bool(told.by_passes) != ok, told
     code = wrong.__code__
     assert told.by_passes[0].startswith(f"the pass 'wrong' ({code.co_filename}:{code.co_firstlineno}) changes")
-    assert told.by_passes[0] in str(told)
+    assert told.by_passes[0] in str(told) and "computes: result[1] by " in told.by_passes[0]
 
 
 def test_verify_says_when_only_rounding_differs():
