@@ -270,6 +270,23 @@ def test_where_no_program_is_executed_the_function_s_line_is_named():
     assert [(str(w.message), w.filename, w.lineno) for w in told] == [("said", "train.py", 7)]
 
 
+def kept(x, w):
+    y = torch.sort(x @ w, -1).values  # sorted
+    return (torch.sort(y * 2, -1).values * y).sum()
+
+
+def test_the_report_says_what_is_kept_for_the_backward():
+    told = jit.explain(kept)(torch.randn(64, 32, requires_grad=True), torch.randn(32, 32))
+    (forward,) = [p for r in told.report.regions for p in r.plans if p.direction == "forward"]
+    assert sum(size for _, _, size, _ in forward.memory.returned) == forward.memory.results
+    sizes = [size for _, _, size, _ in forward.memory.returned]
+    assert sizes == sorted(sizes, reverse=True)
+    _, line = line_of(kept, "# sorted")
+    at_line = {what: count for what, place, _, count in forward.memory.returned if place and place.line == line}
+    assert at_line.get("sort"), forward.memory.returned  # its indices
+    assert re.search(rf"KiB of sort \(\d tensors?\) at\s+test_messages.py:{line}", told.text(140)), told.text(140)
+
+
 # -- jit.verify -------------------------------------------------------------------------------------------------------
 
 

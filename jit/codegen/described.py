@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Described:
     """A plan. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
     memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
-    loop kernel. ``text``: of the runtime's plan."""
+    loop kernel. ``text``: of the runtime's plan. ``returned``: what the results are, those of one operation at one line
+    together: (the operation, the line, bytes, how many), the largest first."""
 
     steps: tuple[Step, ...]
     apart: tuple[tuple[int, int, str, int], ...]
@@ -42,6 +43,7 @@ class Described:
     live: tuple[int, ...]
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
+    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
 
 
 def describe(planner: Planner, plan: Plan) -> Described:
@@ -59,10 +61,21 @@ def describe(planner: Planner, plan: Plan) -> Described:
         in_use.append(live[t])
     outputs = {base_of(o.node) for o in planner.graph.outputs if o.mutates is None}
     storages = planner.buffers.storages
+    sizes = {n: _size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"}
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
-                     sum(_size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"),
-                     max(_live(planner, ("temp",)), default=0), tuple(in_use),
-                     tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text())
+                     sum(sizes.values()), max(_live(planner, ("temp",)), default=0), tuple(in_use),
+                     tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text(),
+                     _together((_what(n.inputs[0] if n.op == "getitem" else n), next(iter(_places([n])), None), size, 1)
+                               for n, size in sizes.items()))
+
+
+def _together(rows: Iterable[tuple[str, Place | None, int, int]]) -> tuple[tuple[str, Place | None, int, int], ...]:
+    """Rows of ``Described.returned`` with those of one operation at one line added up, the largest first."""
+    sums: dict[tuple[str, Place | None], tuple[int, int]] = {}
+    for what, place, size, count in rows:
+        before = sums.get((what, place), (0, 0))
+        sums[what, place] = before[0] + size, before[1] + count
+    return tuple(sorted(((*key, *both) for key, both in sums.items()), key=lambda row: -row[2]))
 
 
 def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Described:
@@ -76,7 +89,9 @@ def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Describ
     return Described(tuple(steps), tuple(apart), sum(part.inputs * times for part, times in parts),
                      sum(part.results * times for part, times in parts),
                      max((part.temporary for part, _ in parts), default=0), tuple(live),
-                     tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text())
+                     tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text(),
+                     _together((what, place, size * times, count * times) for part, times in parts
+                               for what, place, size, count in part.returned))
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

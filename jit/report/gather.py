@@ -129,7 +129,7 @@ def least_seconds(step: model.Step) -> float | None:
 def _memory(d: Described, returned: int | None) -> model.Memory:
     """``returned``: bytes of what the program gets, where the rest of the results is kept for a backward."""
     return model.Memory(d.inputs, d.results, 0 if returned is None else max(0, d.results - returned), d.temporary,
-                        d.live)
+                        d.live, d.returned)
 
 
 def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:

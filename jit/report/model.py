@@ -39,6 +39,8 @@ class Memory:
         results: bytes of what it returns; saved: of that, what is kept for the backward.
         temporary: the most bytes that are needed at once of memory that only the plan uses.
         live: bytes that are in use beside the inputs, step by step.
+        returned: what the results are, with what is kept for the backward: (operation, line, bytes, how many), the
+            largest first.
     """
 
     inputs: int
@@ -46,6 +48,7 @@ class Memory:
     saved: int
     temporary: int
     live: tuple[int, ...]
+    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
