@@ -59,7 +59,7 @@ def describe(planner: Planner, plan: Plan) -> Described:
             number_of[id(origin)] = len(steps)
         steps.append(made)
         in_use.append(live[t])
-    outputs = {base_of(o.node) for o in planner.graph.outputs if o.mutates is None}
+    outputs = dict.fromkeys(base_of(o.node) for o in planner.graph.outputs if o.mutates is None)
     storages = planner.buffers.storages
     sizes = {n: _size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"}
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
