@@ -3,11 +3,12 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from . import config, versions
+from . import config, environment, versions
 
 if TYPE_CHECKING:
     from . import interop as interop, passes as passes
 
+environment.tell_of_unknown()
 if TYPE_CHECKING or versions.refusal() is None:
     from .api import (Explanation, allow_in_graph, assume_constant_result, compile, compile_count, compile_in_place,
                       cudagraph_mark_step_begin, disable, explain, graph_break, is_compiling, is_dynamo_compiling,

@@ -12,6 +12,16 @@ from jit.errors import CompileError, NoCompiler
 from jit.runtime import build, doctor
 
 
+_DOCTOR_USAGE = """usage: python -m jit doctor
+
+Builds the native runtime, where it is not there yet, and checks what compiling needs, a line for each thing: ok, warn
+or FAIL, the latter two with what to do. The exit status is 1 where something is missing without which nothing is
+compiled.
+
+example:
+  python -m jit doctor"""
+
+
 def _doctor(arguments: Sequence[str]) -> int:
     doctor.check("compiled loops", "native runtime", "compiler")(_compiled_loops)
     return doctor.main(arguments)

@@ -31,6 +31,7 @@ from .frame.stance import set_stance  # noqa: F401
 from .frame.dispatch import Settings
 from .graph.prim_info import info
 from .runtime import unhooked
+from .spelling import meant
 
 if TYPE_CHECKING:
     from .frame.capture import Captured
@@ -61,8 +62,10 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
         backend = config.backend
     if isinstance(backend, str):
         if backend not in backends.BACKENDS:
-            raise ValueError(f"backend={backend!r}: expected a callable or one of "
-                             f"{', '.join(map(repr, backends.BACKENDS))}")
+            known = ", ".join(map(repr, backends.BACKENDS))
+            raise ValueError(f"backend={backend!r}: expected a callable or one of {known}"
+                             f"{meant(backend, backends.BACKENDS)}; other names are those of torch.compile's backends, "
+                             "and without backend= kernels of ours are made")
         return backends.BACKENDS[backend]
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
@@ -110,7 +113,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         TypeError, ValueError: for arguments that are not allowed, at once.
     """
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
-    arguments.tell_of_mode(mode, 2)
+    arguments.tell_of_mode(mode)
     chosen = _backend(backend, passes)
     if model is None:
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic,
@@ -135,7 +138,7 @@ def compile_in_place(module: _M, *, fullgraph: bool = False, dynamic: bool | Non
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"jit.compile_in_place takes a module, not {type(module).__name__}")
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
-    arguments.tell_of_mode(mode, 2)
+    arguments.tell_of_mode(mode)
     settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
     return _compile_in_place(module, None if disable else settings)  # type: ignore[return-value]  # the very object
 
@@ -263,14 +266,15 @@ def verify(model: Callable[_P, Any], *, gradients: bool = True, **options: Any) 
                 expected = eager(*given, **named)
             except Exception as error:  # of the user's own code
                 report.unchecked.append(f"the result of the whole: {type(error).__name__} in eager: {error}")
-        watching = user_passes.applied(numerics.watching(report, gradients), tuple(options.get("passes", ())))
+        watching = numerics.watching_passes(report, tuple(options.get("passes", ())),
+                                            numerics.watching(report, gradients))
         settings = Settings(watching, options.get("fullgraph", False), options.get("dynamic"),
                                      options=arguments.all_options(options.get("mode"), options.get("options"))
                             | _IN_CALL)
         report.result = compiled_with(model, settings)(*args, **kwargs)
         if report.own_numbers:
-            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager; those of "
-                                    "eager with jit.config.fallback_random")
+            report.unchecked.append("the result of the whole: kernels draw other random numbers than eager. "
+                                    "jit.config.fallback_random = True (JIT_FALLBACK_RANDOM=1) draws eager's")
         elif report.ok:
             numerics.compare_results(report, expected, report.result)
         return report

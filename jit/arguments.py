@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NoReturn
 
-from . import config
+from . import config, telling
+from .spelling import meant
 
 # What each mode of torch.compile asks for that is not done; None: nothing.
 MODES = {
@@ -33,13 +33,14 @@ def check(fullgraph: object, dynamic: object, mode: object, options: Any, disabl
     if not isinstance(passes, (list, tuple)) or not all(map(callable, passes)):
         raise TypeError(f"passes={passes!r}: expected a list of functions of a jit.passes.GraphEditor")
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
+        raise ValueError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}"
+                         f"{meant(mode, filter(None, MODES))}")
     if recompile_limit is not None and recompile_limit < 1:  # type: ignore[operator]
         raise ValueError(f"recompile_limit={recompile_limit!r}: the least is 1")
     for name, value in (options or {}).items():
         option = config.OPTIONS.get(config.ALSO_CALLED.get(name, name))
         if option is None:
-            raise ValueError(f"options: no option {name!r}; the options are: {', '.join(config.OPTIONS)}")
+            raise ValueError(f"options: {config.no_option(name)}")
         if type(value) is not option.type:
             raise TypeError(f"options[{name!r}]={value!r}: expected {option.type.__name__}")
         if wrong := config.not_among(option, value):
@@ -57,12 +58,11 @@ def all_options(mode: str | None, options: dict | None, recompile_limit: int | N
     return asked
 
 
-def tell_of_mode(mode: str | None, stacklevel: int) -> None:
+def tell_of_mode(mode: str | None) -> None:
     """Warn, once per mode, of what it does not get."""
     if mode is not None and MODES[mode] is not None and mode not in _told:
         _told.add(mode)
-        warnings.warn(f"jit: mode={mode!r} does not do all that torch.compile's does: {MODES[mode]}",
-                      stacklevel=stacklevel + 1)
+        telling.warn(f"jit: mode={mode!r} does not do all that torch.compile's does: {MODES[mode]}")
 
 
 def refuse(model: object) -> NoReturn:

@@ -79,7 +79,8 @@ def _verify(given: argparse.Namespace) -> int:
             if store.get(os.path.relpath(file.path, top)) is None:
                 damaged += 1
                 print(f"removed, since it was damaged: {file.path}")
-    print(f"{damaged} damaged files" if damaged else "all files are whole")
+    print(f"{damaged} damaged file{'s'[:damaged != 1]}: what was in them is compiled again when it is needed" if damaged
+          else "all files are whole")
     return 1 if damaged else 0
 
 

@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .spelling import meant
+
 
 @dataclasses.dataclass(frozen=True)
 class Option:
@@ -129,9 +131,17 @@ def _checked(name: str, value: object) -> object:
     return value
 
 
+def no_option(name: object) -> str:
+    """What is said of a name that is no option's."""
+    return f"no option {name!r}{meant(name, (*OPTIONS, *ALSO_CALLED))}; the options are: {', '.join(OPTIONS)}"
+
+
 def not_among(option: Option, value: object) -> str:
     """What is wrong with a value that is none of an option's choices; empty where nothing is."""
     return "" if not option.choices or value in option.choices else f"expected {' or '.join(option.choices)}"
+
+
+_WORDS: dict[type, str] = {int: "a whole number (int)"}
 
 
 def _parse(name: str, text: str, called: str) -> object:
@@ -147,7 +157,7 @@ def _parse(name: str, text: str, called: str) -> object:
     try:
         value = option.type(text)
     except ValueError:
-        raise ValueError(f"{variable}={text!r}: expected {option.type.__name__}") from None
+        raise ValueError(f"{variable}={text!r}: expected {_WORDS[option.type]}, such as {option.default!r}") from None
     if option.minimum is not None and value < option.minimum:
         raise ValueError(f"{variable}={text!r}: the least is {option.minimum}")
     if wrong := not_among(option, value):
@@ -183,14 +193,14 @@ class _Config(types.ModuleType):
         name = ALSO_CALLED.get(name, name)
         if not name.startswith("__"):
             if name not in OPTIONS:
-                raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
+                raise AttributeError(f"jit.config: {no_option(name)}")
             _checked(name, value)
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name in ALSO_CALLED:
             return getattr(self, ALSO_CALLED[name])
-        raise AttributeError(f"jit.config has no option {name!r}; the options are: {', '.join(OPTIONS)}")
+        raise AttributeError(f"jit.config: {no_option(name)}")
 
 
 @contextlib.contextmanager

@@ -22,16 +22,30 @@ class Unsupported(JitError):
     def __init__(self, why: str, hint: str = "", where: tuple | None = None, *, kind: str) -> None:
         super().__init__(why)
         self.why, self.hint, self.where, self.kind = why, hint or KINDS[kind].hint, where, kind
+        # (file, line, function) of the program's own line, where ``where`` is in a library that it calls.
+        self.user: tuple | None = None
+        # As ``where``, of the step that made the value which this is about, where that is another one.
+        self.origin: tuple | None = None
         # Of kind "internal": whether the user has been told of it; ``cause`` is what a rule of ours has raised.
         self.told = False
         self.cause: BaseException | None = None
         # The frames that were being executed, the outermost first, as far as each can be resumed.
         self.frames: list = []
 
+    @property
+    def said(self) -> str:
+        """``why``, and where the value comes from that it is about."""
+        if self.origin is None or self.where is None or self.origin[:2] == self.where[:2]:
+            return self.why
+        return f"{self.why} (the value comes from line {self.origin[1]}" + (
+            f" of {self.origin[0]}" if self.origin[0] != self.where[0] else "") + ")"
+
     def __str__(self) -> str:
-        text = self.why
+        text = self.said
         if self.where:
             text += f"\n  at {self.where[0]}:{self.where[1]} in {self.where[2]}"
+        if self.user:
+            text += f"\n  called from {self.user[0]}:{self.user[1]} in {self.user[2]}"
         if self.hint:
             text += f"\n  hint: {self.hint}"
         return text
@@ -43,7 +57,9 @@ class NeedsEager(Unsupported):
     @classmethod
     def of(cls, error: Unsupported) -> NeedsEager:
         """The same for the whole call."""
-        return cls(error.why, error.hint, error.where, kind=error.kind)
+        made = cls(error.why, error.hint, error.where, kind=error.kind)
+        made.user, made.origin = error.user, error.origin
+        return made
 
 
 class EagerRaises(JitError):
@@ -68,6 +84,10 @@ class CompileError(JitError):
 
 class NoCompiler(CompileError):
     """There is no C++ compiler on this machine; the message says what works without."""
+
+
+class BackendError(JitError):
+    """A backend of the user's has raised, or gave what is no result of the graph; the message names the backend."""
 
 
 class PassError(JitError):

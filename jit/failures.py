@@ -11,8 +11,8 @@ import os
 import threading
 import warnings
 
-from . import config, progress, turns
-from .errors import NoCompiler
+from . import config, progress, telling, turns
+from .errors import BackendError, NoCompiler
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MOST_TOLD = 1000
@@ -48,6 +48,8 @@ def report(error: BaseException, where: tuple | None, consequence: str) -> None:
         raise error
     if isinstance(error, NoCompiler):
         return _tell_of_compiler(error)
+    if isinstance(error, BackendError):
+        return _tell_of_backend(error, where, consequence)
     rule = rule_of(error)
     file, line, function = where or ("<unknown>", 1, "?")
     with _lock:
@@ -69,8 +71,14 @@ def _tell_of_compiler(error: NoCompiler) -> None:
         if NoCompiler in _told:
             return
         _told.add(NoCompiler)
-    with progress.cleared():
-        warnings.warn(f"jit: {error}", RuntimeWarning, stacklevel=3)
+    telling.warn(f"jit: {error}", RuntimeWarning)
+
+
+def _tell_of_backend(error: BackendError, where: tuple | None, consequence: str) -> None:
+    """A backend of the user's own has failed, and not the compiler."""
+    file, line, function = where or ("<unknown>", 1, "?")
+    telling.warn(f"jit: {error}. {function} ({file}:{line}) was being compiled; {consequence}. JIT_STRICT=1 raises "
+                 "instead.", at=(file, line))
 
 
 def forget() -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Callable
 
-from . import observing, progress
+from . import observing, progress, telling
+from .spelling import meant
 
 CHANNELS = {
     "graph": "each captured graph as runnable Python",
@@ -49,6 +50,17 @@ class Channel:
             _write(f"[jit:{self.name}] {body}\n")
 
 
+class _Spent(threading.local):
+    """The seconds of stages in one thread: by group, and of those inside the present one."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, float] = {}
+        self.inside = 0.0
+
+
+_PASS = "pass "  # how the stages of single passes begin
+_LEAST = 0.001  # seconds: what is shorter tells nothing
+_spent = _Spent()
 _channels = {name: Channel(name) for name in CHANNELS}
 
 
@@ -60,7 +72,8 @@ def _write(text: str) -> None:
                 f.write(text)
             return
         except OSError as error:
-            warnings.warn(f"JIT_LOGS_OUT: {error}; logging to stderr", RuntimeWarning, stacklevel=2)
+            telling.warn(f"JIT_LOGS_OUT: {error}; logging to stderr. Name a file that can be written.",
+                         RuntimeWarning)
     with progress.cleared():
         sys.stderr.write(text)
 
@@ -68,7 +81,8 @@ def _write(text: str) -> None:
 def channel(name: str) -> Channel:
     """The channel called ``name``. Raises ValueError naming the channels that exist."""
     if name not in _channels:
-        raise ValueError(f"no log channel {name!r}; the channels are: {', '.join(CHANNELS)}, all")
+        raise ValueError(f"no log channel {name!r}{meant(name, (*CHANNELS, 'all'))}; the channels are: "
+                         f"{', '.join(CHANNELS)}, all")
     return _channels[name]
 
 
@@ -86,12 +100,35 @@ def timed(stage: str) -> Iterator[None]:
     """Report the seconds that the block takes to the ``timing`` channel and to who asks for a report, and that it is
     under way (``progress``)."""
     log, observer = _channels["timing"], observing.observer()
-    start = time.perf_counter() if log else 0.0
+    if not log:
+        with progress.phase(stage), contextlib.nullcontext() if observer is None else observer.stage(stage):
+            yield
+        return
+    start, outer = time.perf_counter(), _spent.inside
+    _spent.inside = 0.0
     try:
         with progress.phase(stage), contextlib.nullcontext() if observer is None else observer.stage(stage):
             yield
     finally:
-        log(f"{stage}: {time.perf_counter() - start:.3f} s")
+        took = time.perf_counter() - start
+        group = group_of(stage)
+        _spent.stages[group] = _spent.stages.get(group, 0.0) + took - _spent.inside
+        _spent.inside = outer + took
+        if took >= _LEAST or not stage.startswith(_PASS):
+            log(f"{stage}: {took:.3f} s")
+
+
+def group_of(stage: str) -> str:
+    """What a stage is counted with in a summary: passes count together, and so do compilations of C++."""
+    return "passes" if stage.startswith(_PASS) else "compiling C++" if stage.startswith("g++") else stage
+
+
+def stages() -> str:
+    """The seconds of the stages in this thread since the last call, without those of stages inside them, the longest
+    first, as text: where the time of a compilation went. Only while the ``timing`` channel is on."""
+    found = sorted(_spent.stages.items(), key=lambda row: -row[1])
+    _spent.stages = {}
+    return ", ".join(f"{name} {seconds:.3f}" for name, seconds in found if seconds >= _LEAST)
 
 
 try:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from . import backends
+from . import passes as user_passes
 from .by_class import by_class
 from .graph.interpret import compile_python
 from .graph.ir import Part, TensorType, ancestors
@@ -74,10 +75,11 @@ class Fault:
         place = "" if self.loc is None else f"\n  at {self.loc[0]}:{self.loc[1]} in {self.loc[2]}"
         if self.user is not None and self.loc is not None and tuple(self.user) != tuple(self.loc[:3]):
             place += f"\n  called at {self.user[0]}:{self.user[1]} in {self.user[2]}"
-        errors = f"\n  error {self.error:.3g}, eager's {self.eager_error:.3g}, allowed {self.allowed:.3g}"
+        note = f"\n  {self.note}" if self.note else ""
         if self.what == "program":
-            errors = f"\n  differs by {self.error:.3g}, allowed {self.allowed:.3g}"
-        return f"the {self.what} of {self.op}: {self.text}{place}{errors}" + (f"\n  {self.note}" if self.note else "")
+            return f"{self.op}: {self.text}{place}\n  differs by {self.error:.3g}, allowed {self.allowed:.3g}{note}"
+        errors = f"\n  error {self.error:.3g}, eager's {self.eager_error:.3g}, allowed {self.allowed:.3g}"
+        return f"the {self.what} of {self.op}: {self.text}{place}{errors}{note}"
 
 
 @dataclasses.dataclass
@@ -85,7 +87,8 @@ class Verification:
     """What ``jit.verify`` found. ``ok``: nothing that is wrong. ``faults``: at most one value and one gradient per
     graph. ``checked``: how many values, also in between, and gradients were compared.
     ``unchecked``: what could not be, with the reason. ``result``: what the compiled call returned. ``own_numbers``:
-    kernels draw random numbers."""
+    kernels draw random numbers. ``by_passes``: which passes of the user's changed what a graph computes, and by how
+    much; ``rounding``: how the result differs from eager's where it is as exact."""
 
     faults: list[Fault] = dataclasses.field(default_factory=list)
     checked: int = 0
@@ -93,6 +96,8 @@ class Verification:
     unchecked: list[str] = dataclasses.field(default_factory=list)
     result: object = None
     own_numbers: bool = False
+    by_passes: list[str] = dataclasses.field(default_factory=list)
+    rounding: str = ""
 
     @property
     def ok(self) -> bool:
@@ -101,8 +106,11 @@ class Verification:
     def __str__(self) -> str:
         found = (f"{len(self.faults)} not as exact as eager" if self.faults
                  else "all as exact as eager" if self.checked else "nothing was compared")
-        lines = [f"{self.graphs} graphs, {self.checked} values and gradients compared: {found}"]
-        return "\n".join([*lines, *map(str, self.faults), *(f"not checked: {u}" for u in self.unchecked)])
+        lines = [f"{self.graphs} graph{'s'[:self.graphs != 1]}, {self.checked} values and gradients compared: {found}"]
+        lines += [*map(str, self.faults), *dict.fromkeys(self.by_passes)]
+        if self.rounding:
+            lines.append(self.rounding)
+        return "\n".join([*lines, *(f"not checked: {u}" for u in self.unchecked)])
 
     def raise_if_wrong(self) -> None:
         """Raises AssertionError with the report if something is wrong."""
@@ -473,6 +481,32 @@ def watching(report: Verification, gradients: bool) -> Callable:
     return backend
 
 
+def watching_passes(report: Verification, passes: Sequence[Callable], backend: Callable) -> Callable:
+    """``backend`` for graphs that the passes have changed, one after the other. Each graph is computed before and after
+    each pass, operation by operation in eager, and what differs is noted."""
+    made = backend
+    for p in reversed(passes):
+        made = _watched_pass(report, p, made)
+    return made
+
+
+def _watched_pass(report: Verification, p: Callable, backend: Callable) -> Callable:
+    def changed(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
+        def compared(after: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
+            if after is not graph and not unbound_symbols(graph) and not any(n.impure for n in graph.nodes):
+                found = Verification()
+                with torch.no_grad():
+                    before, now = (compile_python(without_gradients(g))(*map(twin, examples)) for g in (graph, after))
+                compare_results(found, tuple(before), tuple(now), "result")
+                report.by_passes += [f"{user_passes.described(p)} changes what the graph computes: {fault.op} by "
+                                     f"{fault.error:.3g}, allowed {fault.allowed:.3g}" for fault in found.faults]
+            return backend(after, examples, gradient)
+
+        return user_passes.applied(compared, (p,))(graph, examples, gradient)
+
+    return changed
+
+
 def compare_results(report: Verification, eager: torch.Tensor | tuple[torch.Tensor, ...] | dict | list,
                     ours: torch.Tensor | tuple[torch.Tensor, ...], path: str = "the result") -> None:
     """Compare what the program returned in eager and compiled, coarsely: a difference says that the graphs are not what
@@ -494,6 +528,11 @@ def _compare_tensors(report: Verification, eager: torch.Tensor, ours: torch.Tens
         if difference.numel() and difference.max().item() > allowed:
             report.faults.append(Fault("program", path, "the compiled result is not eager's",
                                        None, None, difference.max().item(), 0.0, allowed))
+        elif difference.numel() and eager.dtype in (torch.float16, torch.bfloat16):
+            report.rounding = (f"{path}: {difference.numel()} of {eager.numel()} values are not eager's to the last "
+                               f"bit, by {difference.max().item():.3g} at most: kernels keep values in between in "
+                               "float32. jit.config.match_eager_rounding = True (JIT_MATCH_EAGER_ROUNDING=1) rounds "
+                               "them as eager does")
 
 
 def _compare_sequences(report: Verification, eager: Sequence, ours: Sequence, path: str) -> None:

@@ -32,6 +32,12 @@ def name_of(p: object) -> str:
     return getattr(p, "__name__", type(p).__name__)
 
 
+def described(p: Any) -> str:
+    """A pass in messages: its name, and the line where its function begins."""
+    code = getattr(p.replacement if isinstance(p, Replacement) else p, "__code__", None)
+    return f"the pass {name_of(p)!r}" + (f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else "")
+
+
 def key(p: Callable | Replacement) -> str:
     """Hexadecimal digits that change with the text of a pass: ``p.key`` if it has one, which a pass that depends on
     other values has to set, else from the code of its functions."""
@@ -56,7 +62,7 @@ def applied(backend: Callable, passes: tuple) -> Callable:
 
     def changed(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
         for p in passes:
-            with refused(name_of(p)), logs.timed(f"pass {name_of(p)}"):
+            with refused(described(p)), logs.timed(f"pass {name_of(p)}"):
                 editor = GraphEditor(graph, () if gradient is None else gradient.wrt)
                 if p(editor) is not None:
                     raise PassError("returned a value; a pass changes the graph that it is given, and returns None")

@@ -23,7 +23,8 @@ KINDS = {
     "graph-break": Reason("The program asked for a break with `jit.graph_break()`.",
                           "remove the call of jit.graph_break()"),
     "disabled": Reason("A function that is marked with `jit.disable`, or compiled with `torch.compile`, is called.",
-                       "the function is marked with jit.disable"),
+                       "take the mark off, or call the function before or after the compiled one, if the break "
+                       "costs too much"),
     "debugger": Reason("The program stops in a debugger, by `breakpoint()` or `pdb.set_trace()`. The whole function "
                        "runs in eager, so that its lines are stepped through and its variables are there.",
                        "remove the call of breakpoint()"),
@@ -139,7 +140,7 @@ KINDS = {
     "format": Reason("The string form of an object that is not a constant.",
                      "make the text outside the compiled function"),
     "not-constant": Reason("A value that is known only at run time is needed as a plain Python value.",
-                           "give it as a constant or as an argument"),
+                           "keep its values few, or make it a tensor"),
     "identity": Reason("The identity of an object made while capturing is used as a number.", "compare with `is`"),
     "unhashable": Reason("A key of a dict or an element of a set whose hash is not known before run time.",
                          "use a str, a number or a tuple of these as key"),
@@ -151,7 +152,8 @@ KINDS = {
     "container-length": Reason("A container whose length is different at every call is read as a whole.",
                                "append to it only, or pass what is needed of it"),
     "iterator-position": Reason("The position of an iterator is different at every call.",
-                                "pass the element, and call next() outside the compiled function"),
+                                "mend the break inside the loop, if there is one; of an iterator from outside, pass "
+                                "what it gives"),
     "iterator-escapes": Reason("A generator or iterator is in the midst of its work where the captured region ends.",
                                "use it up before the break, or make a list of it"),
     "rebuild": Reason("An object cannot be made again after the captured region.",

@@ -21,13 +21,13 @@ import shutil
 import sys
 import tempfile
 import types
-import warnings
 import zipfile
 import zlib
 from typing import Any
 
 import torch
 
+from . import telling
 from .errors import LoadError
 from .frame import dispatch, stored
 from .frame.dispatch import Missed, Settings
@@ -153,8 +153,9 @@ def load(path: str | os.PathLike, *, recompile: bool = False) -> Loaded:
     if differs:
         text = f"jit.load: what is in {os.fspath(path)} does not fit here: {'; '.join(dict.fromkeys(differs))}"
         if not recompile:
-            raise LoadError(f"{text}. Save it again here, or load it with recompile=True")
-        warnings.warn(f"{text}; it is compiled anew", RuntimeWarning, stacklevel=2)
+            raise LoadError(f"{text}. Save it again here, or load it with recompile=True, which compiles anew what "
+                            "does not fit")
+        telling.warn(f"{text}; it is compiled anew", RuntimeWarning)
     folder = tempfile.mkdtemp(prefix="jit-loaded-")
     atexit.register(_remove, folder, os.getpid())
     for store in cache.STORES:

@@ -3,6 +3,7 @@ while capturing."""
 
 import contextlib
 import io
+import warnings
 
 import pytest
 import torch
@@ -243,10 +244,16 @@ def test_what_is_no_step_is_refused_without_a_call(program):
 
 def test_what_a_fake_kernel_says_wrongly_is_noticed():
     SEEN.clear()
-    compiled = jit.compile(lambda x: liar(x) + 1, fullgraph=True)
-    for size in 2, 3, 2:  # of two elements the sizes are others, of three the dtype
+    program = lambda x: liar(x) + 1  # noqa: E731
+    compiled = jit.compile(program, fullgraph=True)
+    for k, size in enumerate((2, 3, 2)):  # of two elements the sizes are others, of three the dtype
         x = torch.ones(size)
-        result = compiled(x)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = compiled(x)
+        said = [(w.lineno, str(w.message)) for w in told if "register_fake" in str(w.message)]
+        assert [line for line, _ in said] == [program.__code__.co_firstlineno] * (k == 0)  # once for each place
+        assert all("the operator jit_foreign::liar returned sizes" in text for _, text in said)
         assert len(SEEN) == 1  # the call has gone on in eager, with what the operator gave
         torch.testing.assert_close(result, liar(x) + 1)
         SEEN.clear()

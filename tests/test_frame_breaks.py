@@ -372,7 +372,7 @@ for _ in range(2):
     assert torch.equal(jit.compile(program)(torch.ones(2)), torch.full((2,), 14.0))
 sys.stdin = io.StringIO("c\\n")
 told = jit.explain(program)(torch.ones(2)).break_reasons[0]
-assert told.whole_frame and told.kind == "frame-inspection"
+assert told.whole_frame and told.kind == "debugger"
 """
 
 

@@ -41,7 +41,7 @@ def test_environment(python, variable, text, name, value):
     "variable, text, says",
     [
         ("JIT_STRICT", "maybe", "JIT_STRICT='maybe': expected 1 or 0"),
-        ("JIT_CACHE_LIMIT", "many", "JIT_CACHE_LIMIT='many': expected int"),
+        ("JIT_CACHE_LIMIT", "many", "JIT_CACHE_LIMIT='many': expected a whole number (int), such as 8"),
         ("JIT_CACHE_LIMIT", "0", "JIT_CACHE_LIMIT='0': the least is 1"),
     ],
 )
@@ -50,8 +50,19 @@ def test_bad_environment_is_named(python, variable, text, says):
     assert done.returncode and says in done.stderr
 
 
+def test_variables_that_are_not_read(python):
+    """One with a name like ours is told of when jit is imported, others are listed by ``python -m jit doctor``."""
+    done = python("import jit\nfrom jit.runtime import doctor\nprint(dict(doctor.CHECKS)['environment'].__doc__)\n"
+                  "try: dict(doctor.CHECKS)['environment']()\nexcept doctor.Problem as p: print(p.what, p.fatal)",
+                  JIT_CACHELIMIT="3", JIT_OF_ANOTHER_TOOL="1")
+    (said,) = [line for line in done.stderr.splitlines() if "UserWarning" in line]
+    assert said.startswith("<string>:1: ") and "JIT_CACHELIMIT is not read (did you mean 'JIT_CACHE_LIMIT'?)" in said
+    assert "JIT_CACHELIMIT (did you mean 'JIT_CACHE_LIMIT'?), JIT_OF_ANOTHER_TOOL False" in done.stdout
+
+
 def test_unknown_option():
-    with pytest.raises(AttributeError, match="no option 'cache_size'; the options are: .*cache_limit"):
+    said = r"no option 'cache_size' \(did you mean 'cache_size_mb'\?\); the options are: .*cache_limit"
+    with pytest.raises(AttributeError, match=said):
         config.cache_size = 3
     with pytest.raises(AttributeError, match="no option 'cache_size'"):
         config.cache_size

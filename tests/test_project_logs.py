@@ -1,5 +1,8 @@
 """jit.logs: channels, where records go, and what an unknown name says."""
 
+import re
+import time
+
 import pytest
 
 from jit import logs
@@ -20,7 +23,8 @@ def test_channels():
 
 
 def test_unknown_channel_says_which_exist():
-    with pytest.raises(ValueError, match=f"no log channel 'graphs'; the channels are: {ALL}, all"):
+    said = rf"no log channel 'graphs' \(did you mean 'graph'\?\); the channels are: {ALL}, all"
+    with pytest.raises(ValueError, match=said):
         logs.channel("graphs")
     with pytest.raises(ValueError, match="no log channel 'kernel'"):
         logs.enable("graph,kernel")
@@ -80,6 +84,26 @@ def test_timed(capsys):
     with logs.timed("codegen"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_the_stages_of_a_compilation_are_summed_up(capsys):
+    """Each second counts once, with the innermost stage that it was spent in; short passes are not told one by one."""
+    logs.enable("timing")
+    logs.stages()
+    with logs.timed("capture"):
+        time.sleep(0.002)
+        for name in ("pass a", "pass b"):
+            with logs.timed(name):
+                time.sleep(0.004)
+        with logs.timed("pass c"):
+            pass
+    told = re.fullmatch(r"passes (0\.\d+), capture (0\.\d+)", logs.stages())
+    out = capsys.readouterr().err
+    assert told and float(told[1]) >= 0.008 and float(told[2]) >= 0.002, told
+    assert "pass a: " in out and "pass c: " not in out and logs.stages() == ""
+    whole = float(re.search(r"capture: ([\d.]+) s", out)[1])
+    assert abs(whole - float(told[1]) - float(told[2])) < 0.002
+    logs.enable("")
 
 
 def test_environment(python):

@@ -258,11 +258,14 @@ def too_late(graph):
     graph.call(torch.exp, graph.outputs[0], before=node)
 
 
+HERE = r"^%sthe pass '%s' \(.*test_user_passes.py:\d+\)"
+
+
 @pytest.mark.parametrize("p, text", [
-    (shorter, r"in the pass shorter: .*float32\[3\].* cannot be replaced by .*float32\[\]"),
-    (failing, "the pass failing raised KeyError: 'no such thing'"),
-    (with_a_result, "in the pass with_a_result: returned a value"),
-    (too_late, "the pass too_late raised ValueError: .*computed there or later"),
+    (shorter, HERE % ("in ", "shorter") + r" at .*:\d+: .*float32\[3\].* cannot be replaced by .*float32\[\]"),
+    (failing, HERE % ("", "failing") + r" raised KeyError at .*test_user_passes.py:\d+: 'no such thing'"),
+    (with_a_result, HERE % ("in ", "with_a_result") + ": returned a value"),
+    (too_late, HERE % ("", "too_late") + " raised ValueError at .*computed there or later"),
 ], ids=lambda v: getattr(v, "__name__", None))
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_faults_of_passes_are_told_by_name(p, text, fullgraph):

@@ -16,7 +16,7 @@ import torch
 from ..graph.dims import hint
 from ..graph.ir import filled
 from ..graph.prims import FUSED_ATTENTION, VIEWS, base_of, info
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Step
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
 from .indexing import bytes_hint, numel_hint
 from .kernel_names import computed, places, what
 from .library_calls import arguments_of
@@ -44,6 +44,8 @@ class Described:
         loops: (name, text) of each loop kernel.
         text: of the runtime's plan.
         name: what profilers call a run of it.
+        returned: what the results are, those of one operation at one line together: (the operation, the line, bytes,
+            how many), the largest first.
     """
 
     steps: tuple[Step, ...]
@@ -55,6 +57,7 @@ class Described:
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
     name: str = ""
+    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
 
 
 def describe(planner: Planner, plan: Plan) -> Described:
@@ -71,12 +74,23 @@ def describe(planner: Planner, plan: Plan) -> Described:
             number_of[id(origin)] = len(steps)
         steps.append(made)
         in_use.append(live[t])
-    outputs = {base_of(o.node) for o in planner.graph.outputs if o.mutates is None}
+    outputs = dict.fromkeys(base_of(o.node) for o in planner.graph.outputs if o.mutates is None)
     storages = planner.buffers.storages
+    sizes = {n: _size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"}
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
-                     sum(_size(storages[n]) for n in outputs if n in storages and storages[n].kind != "input"),
-                     max(_live(planner, ("temp",)), default=0), tuple(in_use),
-                     tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text())
+                     sum(sizes.values()), max(_live(planner, ("temp",)), default=0), tuple(in_use),
+                     tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text(),
+                     returned=_together((what(n.inputs[0] if n.op == "getitem" else n), next(iter(places([n])), None),
+                                         size, 1) for n, size in sizes.items()))
+
+
+def _together(rows: Iterable[tuple[str, Place | None, int, int]]) -> tuple[tuple[str, Place | None, int, int], ...]:
+    """Rows of ``Described.returned`` with those of one operation at one line added up, the largest first."""
+    sums: dict[tuple[str, Place | None], tuple[int, int]] = {}
+    for name, place, size, count in rows:
+        before = sums.get((name, place), (0, 0))
+        sums[name, place] = before[0] + size, before[1] + count
+    return tuple(sorted(((*key, *both) for key, both in sums.items()), key=lambda row: -row[2]))
 
 
 def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Described:
@@ -90,7 +104,9 @@ def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Describ
     return Described(tuple(steps), tuple(apart), sum(part.inputs * times for part, times in parts),
                      sum(part.results * times for part, times in parts),
                      max((part.temporary for part, _ in parts), default=0), tuple(live),
-                     tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text())
+                     tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text(),
+                     returned=_together((name, place, size * times, count * times) for part, times in parts
+                                        for name, place, size, count in part.returned))
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
             following = _both(f, holds, ways) if loop is None else _rounds(f, holds, loop)
     if not attempt.went_through:
         f.pc, f.stack, f.locals, f.mark, f.kept = kept
-        refusal.why, refusal.where, refusal.frames = said, None, []
+        refusal.why, refusal.where, refusal.user, refusal.frames = said, None, None, []
         if isinstance(attempt.refusal, rounds.Refused):
             why = f"; it is no step of the graph: a way of it {attempt.refusal.reason}"
         else:

@@ -7,13 +7,21 @@ import hashlib
 
 from .. import failures, logs
 from ..errors import Unsupported
+from ..runtime.guards import in_users_terms
 
 log = logs.channel("graph_breaks")
 
 
 @dataclasses.dataclass(frozen=True)
 class BreakReason:
-    """One break. ``whole_frame`` is True when the function ran in eager from its first line."""
+    """One break.
+
+    Attributes:
+        file, line, function: where it is.
+        user: (file, line, function) of the program's own line, where the break is in a library that it calls; else
+            None.
+        whole_frame: the function ran in eager from its first line.
+    """
 
     kind: str
     why: str
@@ -22,16 +30,22 @@ class BreakReason:
     line: int
     function: str
     whole_frame: bool = False
+    user: tuple[str, int, str] | None = None
 
     @property
     def id(self) -> str:
         """Eight hexadecimal digits that stay the same for this kind of break at this place."""
         return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
 
+    @property
+    def called_from(self) -> str:
+        """", called from" the program's own line, in words; empty where the break is there."""
+        return "" if self.user is None else f", called from {self.user[0]}:{self.user[1]} in {self.user[2]}"
+
     def __str__(self) -> str:
         text = (
-            f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}: "
-            f"{self.why} [{self.kind}]")
+            f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}"
+            f"{self.called_from}: {self.why} [{self.kind}]")
         return text + f"\n  hint: {self.hint}"
 
 
@@ -41,6 +55,7 @@ def record(error: Unsupported, where: tuple[str, int, str], whole_frame: bool = 
     file, line, function = error.where or where or ("?", 0, "?")
     if error.kind == "internal" and not error.told:
         failures.report(error, (file, line, function), "this step runs in eager")
-    reason = BreakReason(error.kind, error.why, error.hint, file, line, function, whole_frame)
+    why = in_users_terms(error.said)
+    reason = BreakReason(error.kind, why, error.hint, file, line, function, whole_frame, error.user)
     log(reason)
     return reason

@@ -13,6 +13,7 @@ import inspect
 import time
 import types
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
 
@@ -32,7 +33,7 @@ from ..graph.passes.dce import eliminate_dead_nodes
 from ..graph.passes.gradients import without_gradients
 from ..graph.saved_tensors import keeps, refused
 from ..graph.foreign import is_foreign
-from ..runtime import facts, names
+from ..runtime import facts, names, user_kernels
 from .session import Session
 from .values.base import Raised
 from .values.functions import FunctionValue
@@ -150,8 +151,9 @@ class Capture:
         n = (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) +
              bool(code.co_flags & inspect.CO_VARKEYWORDS))
         locals_ = {}
+        shown = getattr(fn, "_jit_shown", {})
         for i, (name, value) in enumerate(zip(code.co_varnames[:n], self.values[first:]), first):
-            root = src.Local(i, name)
+            root = src.Local(i, shown.get(name, name))
             if self.bound is not None and i == first:
                 root = (src.Weak(self.bound) if isinstance(self.bound, weakref.ref)
                         else src.Const(value, name, owned=True))
@@ -324,6 +326,7 @@ class Capture:
                       and all(n.repeatable for n in graph.nodes))
         # What they have done is not done again.
         repeatable &= not any(n.op == "aten_call" and is_foreign(n.attrs["target"]) for n in graph.nodes)
+        e.operators = tuple(foreign_operators(graph))
         if READ_BACK in e.failing and not repeatable:
             # What raises behind the graph comes too late: the program has to be interrupted there, if it may be.
             if not self.settings.fullgraph:
@@ -407,6 +410,18 @@ class Capture:
             finally:
                 if code is not None:
                     code.frames.clear()  # they refer to it, and so to the program's objects
+
+
+def foreign_operators(graph: Graph) -> Iterator[tuple[str, str, int]]:
+    """(name, file, line) of each call of an operator that is not PyTorch's own, at the program's own line."""
+    for n in graph.nodes:
+        if n.op != "aten_call" or n.loc is None:
+            continue
+        target = n.attrs["target"]
+        if target == user_kernels.OPERATOR:
+            target = n.attrs["args"][0].rpartition(" ")[0]
+        if is_foreign(target):
+            yield (target, *(n.loc.user or n.loc)[:2])
 
 
 def let_go(error: Exception | Unsupported | None) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import threading
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from .. import config, failures, logs, meanwhile, observing, progress, shown, torch_private, turns
+import torch
+
+from .. import config, failures, logs, meanwhile, observing, progress, shown, telling, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import cures
@@ -25,6 +27,7 @@ from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
 from .numbers import Integers, integer_of, is_half
+from .places import shown_code
 from .ways import Known
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .values.base import Value
 
-recompiles_log = logs.channel("recompiles")
+recompiles_log, timing_log = logs.channel("recompiles"), logs.channel("timing")
 _lock = threading.RLock()
 _dispatchers: weakref.WeakSet = weakref.WeakSet()
 _missed: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # dispatcher -> weakly, its ``on_miss``
@@ -64,6 +67,7 @@ class Settings:
         lengths: (file, qualified name) of functions where lengths are others at each call (``Dynamic.stepwise``).
         told: branches on data that were told ahead (varying.py).
         sizes_vary: sizes were others at a later call: what goes on after breaks tries symbols at once (tried.py).
+        forward: the code of a compiled module's ``forward``, by which messages name it.
         quiet: for functions that the user did not ask to be compiled: reaching ``config.cache_limit`` is logged only.
     """
 
@@ -81,6 +85,7 @@ class Settings:
     lengths: set = dataclasses.field(default_factory=set)
     sizes_vary: bool = False
     told: Told = dataclasses.field(default_factory=Told)
+    forward: types.CodeType | None = None
 
     def option(self, name: str) -> Any:
         """The value of an option of ``jit.config`` for this function."""
@@ -204,22 +209,28 @@ def chain_function(settings: Settings, parts: tuple[tuple, ...]) -> types.Functi
     """The plain function behind ``Settings.resume_chain``. The k-th part is called in its line k + 2."""
     namespace = {"function": types.FunctionType}
     cell_names, parameters, lines = [], [], []
+    shown: dict[str, str] = {}  # a parameter -> what messages call it
     for k, (fn, resume, closure, result) in enumerate(parts):
         skip_code(resume.code)
         if closure:
             cells = [f"c{k}_{i}" for i in range(len(resume.freevars))]
             cell_names += cells
+            shown.update(zip(cells, resume.freevars))
             namespace[f"code{k}"], namespace[f"globals{k}"] = resume.code, fn.globals
             callee = f"function(code{k}, globals{k}, {resume.code.co_name!r}, None, ({', '.join(cells)},))"
         else:
             namespace[f"f{k}"] = settings.resume_function(fn, resume, compiled=False)
             callee = f"f{k}"
         given = ["r" if what == result else f"a{k}_{i}" for i, what in enumerate(resume.params)]
+        shown.update((name, f".stack{what}" if kind == "stack" else what)
+                     for name, (kind, what) in zip(given, resume.params))
         parameters += [name for name in given if name != "r"]
         lines.append(f"    r = {callee}({', '.join(given)})")
-    exec(f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r", namespace)
+    text = f"def go_on({', '.join(cell_names + parameters)}):\n" + "\n".join(lines) + "\n    return r"
+    exec(compile(text, telling.BEHIND, "exec"), namespace)
     made = namespace["go_on"]
     made._jit_stands_for, made._jit_chain = parts[-1][0].code, parts
+    made._jit_shown = shown
     skip_code(made.__code__)
     return parts[-1][0].sign(made)
 
@@ -240,8 +251,13 @@ def function_of_cells(code: types.CodeType, namespace: dict) -> types.FunctionTy
 
 
 def user_code(fn: Callable) -> types.CodeType:
-    """The code that messages name: what a function of cells or of several frames calls, or the function's own."""
+    """The program's code behind a function: what a function of cells or of several frames calls, or its own."""
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
+
+
+def forward_of(module: torch.nn.Module) -> types.CodeType | None:
+    """The code by which messages call a module."""
+    return getattr(inspect.unwrap(type(module).forward), "__code__", None)
 
 
 class Again(NamedTuple):
@@ -314,7 +330,7 @@ class Missed:
                 if entry.guards.check(values):
                     return entry
             fn = wrapped_function(dispatcher)
-            code = user_code(fn)
+            code = self.code_shown(fn)
             with (uncollected(), self.named(dispatcher), observing.recorded(code.co_qualname),
                   progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
                                      self.settings.option("progress"))):
@@ -360,9 +376,21 @@ class Missed:
         entry.circumstances, entry.told = circumstances, told
         self.captures.append(summary)
         if self.may_be_slower(summary, target):
-            name = wrapped_function(dispatcher).__qualname__
+            code = self.code_shown(wrapped_function(dispatcher))
+            name = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
             entry.trial = trial.Trial(entry, name, len(summary.breaks), captures_so_far)
         return entry
+
+    def code_shown(self, fn: Callable) -> types.CodeType:
+        """The code that messages name: of a module its ``forward``, of what goes on in several frames behind a break
+        the innermost one of the program's own."""
+        if isinstance(self.bound, torch.nn.Module):
+            code = forward_of(self.bound)
+            if code is not None:
+                return code
+        code = shown_code(fn) or user_code(fn)
+        whole = self.settings.forward
+        return whole if whole is not None and telling.is_library(code.co_filename) else code
 
     def may_wait(self) -> bool:
         """Whether a call may run in eager until an entry for it is there."""
@@ -401,7 +429,7 @@ class Missed:
 
     def refusal(self, dispatcher, values: tuple[object, ...], reason: str, cure: str) -> RecompileError:
         """The error of a call for which nothing may be compiled; it says what differs from each entry."""
-        code = user_code(wrapped_function(dispatcher))
+        code = self.code_shown(wrapped_function(dispatcher))
         differs = "".join(f"\n  entry {i}: {text}" for i, text in enumerate(differences(dispatcher.entries, values)))
         again = "compiled again" if dispatcher.entries else "compiled"
         return RecompileError(f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be {again} "
@@ -442,8 +470,9 @@ class Missed:
             number = len(self.captures)
             entry = self.add(dispatcher, program, target, self.region_of(captured), circumstances(captured.guards),
                              captured.summary(), captured.told)
-        except (PassError, Unsupported):
-            raise
+        except (PassError, Unsupported) as error:
+            # Where in the compiler it was seen is no news to the user, whose line the message has.
+            raise error if config.strict else error.with_traceback(None)
         except Exception as error:  # a rule of ours has failed, which is told
             return self.failed(fn, error)
         finally:
@@ -458,7 +487,9 @@ class Missed:
         self.settings.sizes_vary |= self.dynamic.tried.vary
         if self.dynamic.lengths_differ:
             self.settings.lengths.update([place, *((b.file, b.function) for b in captured.breaks)])
-        logs.channel("timing")(f"{fn.__qualname__}: entry {number} in {time.perf_counter() - start:.3f} s")
+        if timing_log:
+            timing_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): entry {number} in "
+                       f"{time.perf_counter() - start:.3f} s; of these {logs.stages()}")
         if captured.failed:
             self.count_failure()
         captured.entry = entry
@@ -494,9 +525,9 @@ class Missed:
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
         cure = cures.cure(entries[nearest].guards, values) if entries else ""
         again = Again(len(self.captures) + 1, why[nearest] if why else "not known", cure)
-        self.again = [*self.again[-_MOST_AGAIN:], again]
+        self.again = [*self.again, again][-_MOST_AGAIN:]
         if recompiles_log:
-            code = user_code(fn)
+            code = self.code_shown(fn)
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}"
                            + (f"\n  to avoid it: {cure}" if cure else ""))
@@ -508,15 +539,18 @@ class Missed:
             self.limits.give_up(competing)
         else:
             self.given_up = True
-        code = user_code(fn)
+        code = self.code_shown(fn)
         text = (f"jit: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
                 f"{len(competing) if kind else len(entries)} times and runs in "
                 f"eager from now on. What kept changing: {self.again[-1].differed if self.again else 'not known'}")
         if self.again and self.again[-1].cure:
             text += f". To avoid it: {self.again[-1].cure}"
+        else:
+            text += (". If it has to be so many, raise the limit: jit.config.cache_limit, or recompile_limit= of "
+                     "jit.compile")
         recompiles_log(text)
         if not self.settings.quiet:
-            warnings.warn(text, stacklevel=3)
+            telling.warn(text, otherwise=(code.co_filename, code.co_firstlineno))
         return None
 
     def failed(self, fn: Callable, error: Exception) -> None:
@@ -526,7 +560,7 @@ class Missed:
             observer.errors.append(error)
         if self.settings.fullgraph:
             raise error
-        code = user_code(fn)
+        code = self.code_shown(fn)
         failures.report(error, (code.co_filename, code.co_firstlineno, code.co_qualname), "it runs in eager")
         self.count_failure()
         return None
@@ -576,6 +610,8 @@ def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resu
     """The native callable of a function. ``bound``: the object that local 0 always is; ``resumed``: it goes on after a
     break; "step": it is a step of a generator."""
     missed = Missed(settings, bound, resumed)
+    if isinstance(bound, torch.nn.Module) and settings.forward is None:
+        settings.forward = forward_of(bound)
     made = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
     _missed[made] = weakref.ref(missed)
     return track(made)

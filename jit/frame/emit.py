@@ -20,7 +20,7 @@ from ..errors import Unsupported
 from ..graph.dim_trees import as_operations
 from ..graph.handles import TensorHandle
 from ..graph.recipes import Result, unasked
-from ..runtime import facts, native
+from ..runtime import facts, happened, native
 from ..runtime.holding import holding
 from ..runtime.spent import refuse_backward, spent
 from . import blocks
@@ -99,6 +99,7 @@ class Emitter:
         self.blocks: dict[blocks.Block, list[tuple]] = {block: [] for block in blocks.ORDER}
         self.block, self.commands = REBUILD, self.blocks[REBUILD]
         self.failing: set[blocks.Block] = set()
+        self.operators: tuple[tuple[str, str, int], ...] = ()  # that are not PyTorch's own: name, file, line
         self.sources: dict = {}
         self.outputs: list = []
         self.output_index: dict = {}
@@ -611,6 +612,13 @@ class Emitter:
             asm.load_const(self.doubt)
             asm.swap(2)
             asm.call(1)
+            asm.pop()
+        if self.operators:
+            asm.copy(1)
+            asm.load_const(happened.tell_of_prediction)
+            asm.swap(2)
+            asm.load_const(self.operators)
+            asm.call(2)
             asm.pop()
         asm.load_const(native().failed)
         asm.swap(2)

@@ -18,11 +18,11 @@ def why_again(fn: Any) -> list[tuple[str, dispatch.Again]]:
 
 def why_again_under(settings: dispatch.Settings) -> list[tuple[str, dispatch.Again]]:
     """The same of all that is compiled with these settings."""
-    return [(_name(d), again) for d, m in dispatch.under(settings) for again in m.again]
+    return [(_name(d, m), again) for d, m in dispatch.under(settings) for again in m.again]
 
 
-def _name(dispatcher: Any) -> str:
-    return dispatch.user_code(dispatch.wrapped_function(dispatcher)).co_qualname
+def _name(dispatcher: Any, missed: dispatch.Missed) -> str:
+    return missed.code_shown(dispatch.wrapped_function(dispatcher)).co_qualname
 
 
 class Held(NamedTuple):
@@ -44,12 +44,12 @@ def held_by(fn: Any, args: tuple, kwargs: dict[str, object]) -> list[Held]:
     own = () if dispatcher is fn else (fn.__self__ if isinstance(fn, types.MethodType) else fn,)
     values = _locals_of(dispatch.wrapped_function(dispatcher), (*own, *args), kwargs)
     found = []
-    for d, _ in dispatch.under(missed.settings):
+    for d, m in dispatch.under(missed.settings):
         for number, entry in enumerate(d.entries):
             differs = None
             if d is dispatcher and values is not None:
                 differs = "" if entry.guards.check(values) else dispatch.differences((entry,), values)[0]
-            found.append(Held(_name(d), number, entry.hits, differs))
+            found.append(Held(_name(d, m), number, entry.hits, differs))
     return found
 
 

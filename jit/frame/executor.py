@@ -8,6 +8,7 @@ from .. import observing, progress
 from ..errors import Unsupported
 from ..turns import point
 from .decode import decode
+from .places import users_line
 from .values.base import Raised, Value, births
 from .values.constant import Constant
 from .values.functions import CellValue, FunctionValue
@@ -152,7 +153,7 @@ class Frame:
                 continue
             except Unsupported as error:
                 if error.where is None:
-                    error.where = self.where()
+                    error.where, error.user = self.where(), users_line(s.frames)
                 if self.spliceable:
                     error.frames.insert(0, self)
                 raise

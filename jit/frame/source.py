@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .emit import Emitter
 
 _Kind = TypeVar("_Kind", bound="Source")
+_UNNAMED = ("__main__", "builtins")  # modules of which a program writes the names alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +158,12 @@ class Const(Source):
     @property
     def immediate(self) -> bool:  # type: ignore[override]
         return self.reference is None
+
+    @property
+    def is_namespace(self) -> bool:
+        """Whether it is the dict of a module's globals, under the module's name."""
+        obj = self.obj
+        return type(obj) is dict and obj.get("__name__") == self.text
 
     def __hash__(self) -> int:
         return self.number
@@ -687,6 +694,8 @@ class Item(_Derived):
 
     def __str__(self) -> str:
         key = self.real_key()
+        if type(self.of) is Const and self.of.is_namespace and isinstance(key, str) and key.isidentifier():
+            return key if self.of.text in _UNNAMED else f"{self.of.text}.{key}"
         key = (repr(key) if isinstance(key, (str, int, float, bytes, tuple, type(None)))
                else f"{type(key).__name__} at {id(key):#x}")
         return f"{self.of}[{key}]"

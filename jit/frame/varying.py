@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import Unsupported
 from ..graph.dims import free_symbols
 from ..runtime import facts
+from ..runtime.guards import in_users_terms
 from . import source as src
 from .assumptions import Reconsider
 from .computed_sizes import ComputedSizes
@@ -102,7 +103,10 @@ class Varying:
         length = symbol and (key[1] == "size" or isinstance(key[0], src.Length))
         lengths = int(length or symbol and key[1] == "int" and self.history is not None and self.history.inner)
         if self.history is not None and not self.history.takes(key, value, lengths, loops=length):
-            raise Unsupported("this value changes on every call but is used as a constant", kind="not-constant")
+            about = key[0] if symbol else key
+            what = in_users_terms(str(about)) if isinstance(about, src.Source) else "a value"
+            raise Unsupported(f"{what} is another one at each call, and needed as a plain Python value",
+                              kind="not-constant")
 
     def unrolls(self, source, position: int) -> bool:
         """Whether an iterator from outside that stands at ``position`` may be followed from there."""

@@ -243,7 +243,7 @@ def functional(b: Builder, name: str, args: Sequence[object], kwargs: dict[str, 
     o, values = found
     if o.data_dependent:
         raise Unsupported(f"the result of {name} depends on the data",
-                          "keep it outside the compiled region", kind="data-dependent-shape")
+                          "keep it outside the compiled function", kind="data-dependent-shape")
     if o.mutates:
         raise Unsupported(f"{name} changes its arguments and has no functional form here", kind="mutating-op")
     if o.views:

@@ -27,7 +27,7 @@ def _view(name: str) -> Callable:
 def _grad(t, h: TensorHandle) -> None:
     if h.base.input is None and h.is_leaf and not h.chain:
         return None
-    raise Unsupported("Tensor.grad", "read gradients outside the compiled region", kind="autograd")
+    raise Unsupported("Tensor.grad", "read gradients outside the compiled function", kind="autograd")
 
 
 def _base(t, h: TensorHandle) -> None:

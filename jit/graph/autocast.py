@@ -86,7 +86,7 @@ def convert(t: object, name: str, args: Sequence[object | TensorHandle],
     if written or not _intercepted(name, device):
         if _is_composed(name) or written and _is_implicit(name):
             raise Unsupported(f"{name} under autocast",
-                              "cast explicitly, or leave autocast outside of the compiled region", kind="autocast")
+                              "cast explicitly, or leave autocast outside of the compiled function", kind="autocast")
         return None
     how = op_info(name).autocast
     if how == LOWER:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from jit import torch_private
+from jit import telling, torch_private
 from jit.errors import JitError, PassError
 from jit.graph.build import Builder
 from jit.graph.gradient_paths import carrying
@@ -197,12 +197,12 @@ class GraphEditor:
 
 @contextlib.contextmanager
 def refused(name: str) -> Iterator[None]:
-    """What a pass called ``name`` raises, as a PassError that says so."""
+    """What a pass raises, as a PassError that says so. ``name``: the pass in words, such as "the pass 'f'"."""
     try:
         yield
     except PassError as error:
-        raise PassError(f"in the pass {name}: {error}") from error
+        raise PassError(f"in {name}{telling.raised_at(error)}: {error}") from error
     except InvalidGraph as error:
-        raise PassError(f"the pass {name} made an invalid graph: {error}") from error
+        raise PassError(f"{name} made an invalid graph: {error}") from error
     except Exception as error:  # of the user's own code
-        raise PassError(f"the pass {name} raised {type(error).__name__}: {error}") from error
+        raise PassError(f"{name} raised {telling.raised(error)}") from error

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from jit.graph.tracer import Tracer
 
 TRIED = frozenset(("aten", "prims", "jit"))  # namespaces of operators that only compute; ``jit`` is our own
+_NO_FAKE = ("register one with torch.library.register_fake, and the call can be a step of the graph; without one it "
+            "runs as in eager")
 _PARTS = ("torch.nn.",)  # of PyTorch that write operators in Python which only compute
 
 
@@ -51,12 +53,13 @@ def is_python(name: str) -> bool:
     return any(key.startswith((start + "/", start + ".")) and not key.endswith("/Meta") for key in registered)
 
 
-def check(tracer: Tracer, name: str) -> Callable[[str], Unsupported]:
+def check(tracer: Tracer, name: str) -> Callable[..., Unsupported]:
     """Raise Unsupported where no operator of the name can be a step of the graph. -> what makes other such errors."""
     short = name.replace("::", ".")
 
-    def refuse(why: str) -> Unsupported:
-        return Unsupported(f"torch.ops.{short}, an operator that is not PyTorch's own, {why}", kind="foreign-operator")
+    def refuse(why: str, hint: str = "") -> Unsupported:
+        return Unsupported(f"torch.ops.{short}, an operator that is not PyTorch's own, {why}", hint,
+                           kind="foreign-operator")
 
     if tracer.steps_aside is not None:
         why = tracer.steps_aside(is_python(name) and not tracer.quiet_kernel)
@@ -90,14 +93,17 @@ def call(tracer: Tracer, name: str, overload: object, args: Sequence[TensorHandl
     if o.mutates or o.views or not o.gives_tensors:
         raise refuse("changes or returns what is no new tensor")
     if o.data_dependent or not torch_private.has_kernel_for_key(o.op.name(), "Meta"):
-        raise refuse("has no fake kernel that says the type of its result")
+        raise refuse("has no fake kernel that says the type of its result", _NO_FAKE)
     try:
         if tracer.types_of_results is not None:
             types = tracer.types_of_results[0] if o.single else tracer.types_of_results
         else:
             types, values = aten.types_by_run(o, values)
     except EagerRaises as raised:  # the operator itself may not raise
-        raise refuse(f"has a fake kernel that raises {raised}") from None
+        if "no fake impl registered" in str(raised):
+            raise refuse("has no fake kernel that says the type of its result", _NO_FAKE) from None
+        hint = "mend the function that register_fake was given"
+        raise refuse(f"has a fake kernel that raises {raised}", hint) from None
     result = tracer.builder.aten(o.name, o.overload, tuple(values), types, impure=True)
     result = list(result) if o.returns == ["List[Tensor]"] else o.with_numbers(result)
     return tracer.wrap(result, handles, False, 0, name)

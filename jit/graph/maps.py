@@ -30,7 +30,7 @@ CALLS: dict[str, Callable] = {}       # operator -> fn(batch, node, *arguments) 
 
 
 def _refuse(what: str) -> Unsupported:
-    return Unsupported(f"{what} inside torch.vmap", "it runs in eager", kind="functorch")
+    return Unsupported(f"{what} inside torch.vmap", "nothing needs to be done: it runs in eager", kind="functorch")
 
 
 def depends(nodes: Iterable[Node], level: int) -> set[Node]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import devices
+from .. import devices, logs
 from ..frame.blocks import rewriting
 from ..graph.dims import hint
 from ..graph.prim_info import info
@@ -84,7 +84,8 @@ def _place(code: types.CodeType) -> Place:
 
 
 def _break(b: BreakReason) -> model.Break:
-    return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame)
+    return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame,
+                       None if b.user is None else Place(*b.user))
 
 
 def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
@@ -124,13 +125,13 @@ def least_seconds(step: model.Step) -> float | None:
 def _memory(d: Described, returned: int | None) -> model.Memory:
     """``returned``: bytes of what the program gets, where the rest of the results is kept for a backward."""
     return model.Memory(d.inputs, d.results, 0 if returned is None else max(0, d.results - returned), d.temporary,
-                        d.live)
+                        d.live, d.returned)
 
 
 def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
     found: dict[str, float] = {}
     for name, seconds in observer.phases.items():
-        name = "passes" if name.startswith("pass ") else "compiling C++" if name.startswith("g++") else name
+        name = logs.group_of(name)
         found[name] = found.get(name, 0.0) + seconds
     return tuple(sorted(found.items(), key=lambda row: -row[1]))
 
@@ -166,7 +167,8 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
     breaks: dict[tuple[str, int], list[BreakReason]] = {}
     for c in captured:
         for b in c.breaks:
-            breaks.setdefault((b.file, b.line), []).append(b)
+            for place in {(b.file, b.line), (b.user or (b.file, b.line))[:2]}:
+                breaks.setdefault(place, []).append(b)
     # A function that goes on behind a break has code of its own, with the lines of the whole.
     lines: dict[tuple[str, int, str], set[int]] = {}
     for code, executed in observer.lines.items():

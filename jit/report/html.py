@@ -326,7 +326,8 @@ class _Page:
         hint = _el("p", _el("strong", "What to do: "), b.hint, class_="hint") if b.hint else None
         meta = [_el("span", b.kind, class_="badge break"), _el("span", f"id {b.id}", class_="mono"),
                 _el("span", "in " + ", ".join(self.region_name(r) for r in regions))]
-        return _el("article", _el("h3", self.place(b.place)), _el("p", b.why, class_="why"), whole, hint,
+        called = None if b.user is None else _el("p", "Called from ", self.place(b.user))
+        return _el("article", _el("h3", self.place(b.place)), called, _el("p", b.why, class_="why"), whole, hint,
                    _el("p", *meta, class_="meta"), class_="card trouble", data_item=True)
 
     # Plans

@@ -39,6 +39,8 @@ class Memory:
         results: bytes of what it returns; saved: of that, what is kept for the backward.
         temporary: the most bytes that are needed at once of memory that only the plan uses.
         live: bytes that are in use beside the inputs, step by step.
+        returned: what the results are, with what is kept for the backward: (operation, line, bytes, how many), the
+            largest first.
     """
 
     inputs: int
@@ -46,6 +48,7 @@ class Memory:
     saved: int
     temporary: int
     live: tuple[int, ...]
+    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +78,8 @@ class PlanReport:
 
 @dataclasses.dataclass(frozen=True)
 class Break:
-    """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line."""
+    """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line; ``user``:
+    the program's own line, where ``place`` is in a library that it calls."""
 
     id: str
     kind: str
@@ -83,6 +87,7 @@ class Break:
     hint: str
     place: Place
     whole: bool
+    user: Place | None = None
 
 
 @dataclasses.dataclass(frozen=True)

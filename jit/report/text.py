@@ -10,7 +10,7 @@ from . import model
 from .figures import amount, byte_size, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
-_MOST_GUARDS, _MOST_APART = 12, 8
+_MOST_GUARDS, _MOST_APART, _MOST_RETURNED = 12, 8, 6
 _MEANING = ("= in a graph (how many operations)   . Python, done with once it is compiled   # a graph ends here   "
             "! runs in eager at each call")
 
@@ -99,6 +99,8 @@ def _breaks(report: model.Report, width: int) -> list[str]:
         lines += [fitted(f"{b.place.file}:{b.place.line}", width, "")]
         lines += _wrapped(f"in {b.place.function}{', which runs in eager from its first line' if b.whole else ''} "
                           f"[{b.kind}, {b.id}]", width, "  ")
+        if b.user is not None:
+            lines += [fitted(f"called from {b.user.file}:{b.user.line} in {b.user.function}", width, "  ")]
         lines += [*_wrapped(b.why, width, "  "), *_wrapped(f"what to do: {b.hint}", width, "  ")]
     return lines
 
@@ -113,6 +115,11 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
                       f"{byte_size(memory.temporary)}"
                       + (f", at most {byte_size(max(memory.live))} in use beside the inputs" if memory.live else ""),
                       width)
+    if memory.saved:
+        largest = [f"{byte_size(size)} of {what} ({several(count, 'tensor')})"
+                   + (f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place is not None else "")
+                   for what, place, size, count in memory.returned[:_MOST_RETURNED]]
+        lines += _wrapped(f"results and what is kept, the largest first: {'; '.join(largest)}", width)
     if plan.steps:
         lines.append("")
         lines += table(["", "what", "space", "read", "written", "arithmetic", "at best", "time", "where"],

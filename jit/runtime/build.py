@@ -26,13 +26,12 @@ import sys
 import sysconfig
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from jit import config, logs, progress
+from jit import config, logs, progress, telling
 from jit.errors import CompileError, NoCompiler
 from jit.runtime import sanitizers
 
@@ -60,10 +59,11 @@ def compiler() -> str:
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name)
     if path is None:
-        raise NoCompiler(f"no C++ compiler: {name!r} is not on PATH, and the native runtime, without which nothing can "
-                         "be compiled, is not built for this torch and Python. Cure: install g++ 11 or newer (Debian: "
-                         "apt-get install g++), or point CXX at one; or install a wheel that was made by `make wheel` "
-                         "on a machine with g++ and the same torch and Python.")
+        named = " (from the variable CXX)" if os.environ.get("CXX") else ""
+        raise NoCompiler(f"no C++ compiler: {name!r}{named} is not on PATH, and the native runtime, without which "
+                         "nothing can be compiled, is not built for this torch and Python. Cure: install g++ 11 or "
+                         "newer (Debian: apt-get install g++), or point CXX at one; or install a wheel that was made "
+                         "by `make wheel` on a machine with g++ and the same torch and Python.")
     return path
 
 
@@ -125,6 +125,12 @@ def loaded_cxx_library() -> list[str]:
         return []
 
 
+def _cure_of_cxx() -> str:
+    """What a failed build says of the compiler that the user has chosen."""
+    given = os.environ.get("CXX")
+    return f"the variable CXX is {given!r}: unset it, or set it to a working g++; " if given else ""
+
+
 def _run(commands: list[list[str]], jobs: int) -> None:
     """Run the commands, at most ``jobs`` at a time; raise CompileError with the output of the first that fails."""
     waiting = list(commands)
@@ -148,8 +154,8 @@ def _run(commands: list[list[str]], jobs: int) -> None:
                         raise CompileError(
                             f"the native runtime did not build (exit status {process.returncode}).\ncommand: "
                             f"{' '.join(cmd)}\n{text[-8000:]}\n"
-                            "Cure: g++ 11 or newer with C++20 is needed, and the Python headers (Debian: python3-dev); "
-                            "`python -m jit doctor` checks both."
+                            f"Cure: {_cure_of_cxx()}g++ 11 or newer with C++20 is needed, and the Python headers "
+                            "(Debian: python3-dev); `python -m jit doctor` checks both."
                         )
             progress.kernels(len(commands) - len(waiting) - len(running), len(commands))
             time.sleep(0.02)
@@ -322,12 +328,9 @@ def library_path() -> str:
     except OSError as e:
         private = tempfile.mkdtemp(prefix="jit-runtime-")
         atexit.register(shutil.rmtree, private, ignore_errors=True)
-        warnings.warn(
-            f"jit: the cache folder {config.cache_dir!r} cannot be used ({e}); the native runtime is built in "
-            f"{private} for this process only. "
-            "Cure: set JIT_CACHE_DIR to a folder that only you can write.",
-            stacklevel=2,
-        )
+        telling.warn(f"jit: the cache folder {config.cache_dir!r} cannot be used ({e}); the native runtime is built in "
+                     f"{private} for this process only, which takes minutes each time. "
+                     "Cure: set JIT_CACHE_DIR to a folder that only you can write.")
         return _build_in(private)
 
 

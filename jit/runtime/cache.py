@@ -25,10 +25,9 @@ import stat
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 
-from jit import config
+from jit import config, telling
 
 _MAGIC = b"jitcache"
 _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
@@ -38,6 +37,7 @@ _ABANDONED_S = 3600.0  # after which a file that is still being written is not a
 _TRIMMED_EVERY = 256  # files that a process writes
 _KEPT = 0.9  # of the limit, when it is passed
 _lock = threading.Lock()
+_told: set[str] = set()  # folders that cannot be used, of which the user knows
 
 
 def key(*parts: str | bytes) -> str:
@@ -305,13 +305,12 @@ def _open_folder(base: str, name: str) -> str:
 
 def _temporary_folder(base: str, error: OSError) -> str:
     folder = tempfile.mkdtemp(prefix="jit-")
-    warnings.warn(
-        f"the kernel cache in {base} cannot be used ({error}); what is compiled goes to {folder} and is lost when this "
-        "process ends. "
-        "Set JIT_CACHE_DIR to a folder that you own and can write to.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
+    if base not in _told:
+        _told.add(base)
+        telling.warn(
+            f"jit: the cache folder {base} cannot be used ({error}); what is compiled goes to {folder} and is lost "
+            "when this process ends, so the next one compiles it again. "
+            "Set JIT_CACHE_DIR to a folder that you own, can write to, and that has space left.", RuntimeWarning)
     atexit.register(_remove_folder, folder, os.getpid())
     return folder
 

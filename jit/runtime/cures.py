@@ -3,6 +3,7 @@ fact for which there is something to write."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -19,12 +20,17 @@ def cure(program: Any, locals: Sequence[object]) -> str:
     if failure is None:
         return ""
     index, reached, found = failure
-    at, _, _, fact = (*program.checks[index], None, None)[:4]
+    at, _, payload, fact = (*program.checks[index], None, None)[:4]
     advice = _CURES.get(type(fact))
     if advice is None or not reached and at >= 0:
         return ""
     with torch_private.WithoutTorchFunction():
+        if type(fact) is facts.Dims:  # its text says which condition it is
+            found = fact.failing(payload, lambda i: program.value(tuple(locals), i))
         return advice("" if at < 0 else guards.path(program.accessors, at), fact, found)
+
+
+_VALUES = (type(None), bool, int, float, str, enum.Enum)  # what programs choose by, and do not make anew
 
 
 def held(program: Any, locals: Sequence[object]) -> float:
@@ -57,13 +63,31 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
 
 def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
     if type(found) in (int, float) and type(fact.value) in (int, float):
-        return f"if {about} has many values, make it a tensor with torch.tensor"
+        return (f"{about} is a number that Python needs to know, and each value has code of its own: make it a tensor "
+                "with torch.tensor, or keep its values few")
+    return _of_few(about)
+
+
+def _of_few(about: str) -> str:
     return (f"keep the values of {about} few: each has code of its own; jit.config.cache_limit says how many there may "
             "be")
 
 
-def _of_identity(about: str, fact: facts.Is, found: object) -> str:
+def _of_identity(about: str, fact: facts.Is | facts.At, found: object) -> str:
+    before = fact.object if isinstance(fact, facts.Is) else None
+    if isinstance(found, _VALUES) or isinstance(fact, facts.Is) and isinstance(before, _VALUES):
+        return _of_few(about)
     return f"make the object once, and not for each call: {about} has to be the same one"
+
+
+def _of_sizes(about: str, fact: facts.Dims, found: object) -> str:
+    condition = str(found).partition(" does not hold")[0]
+    numbers = [text for text in (guards.in_users_terms(str(what)) for _, what in fact.named_in(condition))
+               if not text.endswith(")")]  # not x.size(0)
+    if numbers:
+        return (f"the program decides by the value of {' and '.join(numbers)}, and each way has code of its own: make "
+                "it a tensor with torch.tensor, and decide with torch.where, or keep its values few")
+    return "sizes for which this holds and sizes for which it does not have code of their own: pad to sizes of one kind"
 
 
 _CURES: dict[type, Callable[[str, Any, object], str]] = {
@@ -77,8 +101,10 @@ _CURES: dict[type, Callable[[str, Any, object], str]] = {
     facts.Truth: lambda about, fact, found: (f"each way that {about} can turn out has code of its own: keep the cases "
                                              "few"),
     facts.NoDictAttr: lambda about, fact, found: f"set all attributes of {about} before the first call",
-    facts.Dims: lambda about, fact, found: "sizes for which this holds and sizes for which it does not have code of "
-                                           "their own: pad to sizes of one kind",
+    facts.Dims: _of_sizes,
+    facts.At: _of_identity,
+    facts.Same: lambda about, fact, found: _of_few(about),
+    facts.IsNot: lambda about, fact, found: _of_few(about),
     facts.GlobalState: lambda about, fact, found: "call it in one mode (gradients, autocast, default dtype): each has "
                                                   "code of its own",
 }

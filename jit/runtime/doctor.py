@@ -23,7 +23,7 @@ from typing import Callable
 
 import torch
 
-from jit import config, devices, torch_private, versions
+from jit import config, devices, environment, torch_private, versions
 from jit.devices import Problem
 from jit.errors import CompileError, NoCompiler
 from jit.runtime import build, native
@@ -77,6 +77,16 @@ def _torch() -> str:
     for name, without in torch_private.absent.items():
         print(f"warn  torch: no torch.{name}: {without}")
     return f"{torch.__version__} in {os.path.dirname(torch.__file__)}"
+
+
+@check("environment")
+def _environment() -> str:
+    strange = [name + probably for name, probably in environment.unknown()]
+    if strange:
+        raise Problem(f"not read, although their names begin with JIT_: {', '.join(strange)}",
+                      "correct their names, or leave them: jit.config.describe() shows all that are read", fatal=False)
+    given = [name for name in environment.known() if name in os.environ]
+    return ", ".join(f"{name}={os.environ[name]}" for name in given) or "no variable of jit is set"
 
 
 @check("compiler")

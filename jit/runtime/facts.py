@@ -18,8 +18,9 @@ from typing import Any, Callable
 
 import torch
 
+from jit import telling
 from jit.runtime import guards
-from jit.runtime.guards import short
+from jit.runtime.guards import in_users_terms, short
 from jit.runtime.holding import behind, lightly, loosely
 from jit.runtime.names import Name, Naming, Unnameable, Value, calling
 
@@ -128,6 +129,21 @@ class TypeIs(Fact):
         return f"type {type(found).__qualname__}"
 
 
+def named(value: object) -> str:
+    """The name of an object that is found in a text by one; functions of the program's also go by the line where they
+    begin. "" for others."""
+    if isinstance(value, types.ModuleType):
+        return f"the module {value.__name__}"
+    if type(value) is types.FunctionType:
+        file = value.__code__.co_filename
+        place = "" if telling.is_library(file) else f" ({file}:{value.__code__.co_firstlineno})"
+        return value.__qualname__ + place
+    if isinstance(value, (type, types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType,
+                          types.WrapperDescriptorType)):
+        return value.__qualname__
+    return ""
+
+
 class Is(Fact):
     """It is this object, which the fact keeps alive only where that harms nothing (``holding``)."""
 
@@ -150,16 +166,14 @@ class Is(Fact):
         value = self.object
         if value is None or isinstance(value, (bool, str)):
             return f"is {value!r}"
-        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
-            return f"is {value.__qualname__}"
-        return f"is {type(value).__name__} at {id(value):#x}"
+        return f"is {named(value) or f'{type(value).__name__} at {id(value):#x}'}"
 
     def mismatch(self, found: Any) -> str:
         value = self.object
-        expected, shown = short(value), short(found)
+        expected, shown = named(value) or short(value), named(found) or short(found)
         if expected == shown:
-            expected, shown = (f"{expected} ({type(value).__name__} at {id(value):#x})",
-                               f"{shown} ({type(found).__name__} at {id(found):#x})")
+            return (f"expected {expected}, found another one: {type(value).__name__} at {id(value):#x} before, "
+                    f"{type(found).__name__} at {id(found):#x} now")
         return f"expected {expected}, found {shown}"
 
 
@@ -199,7 +213,7 @@ class At(Fact):
         return f"the {self.value[1].__name__} at {self.value[0]:#x}"
 
     def found(self, found: object) -> str:
-        return f"{type(found).__name__} at {id(found):#x}"
+        return f"{'another' if type(found) is self.value[1] else 'the'} {type(found).__name__} at {id(found):#x}"
 
 
 class IsNot(Fact):
@@ -679,9 +693,13 @@ class Dims(Fact):
         for at, (row, relation) in enumerate(conditions):
             if not _RELATIONS[relation](known[row], 0):
                 text = self.conditions[at]
-                of = [f"{name} = {what}" for name, what in self.symbols.items() if re.search(rf"\b{name}\b", text)]
+                of = [f"{name} = {in_users_terms(str(what))}" for name, what in self.named_in(text)]
                 return f"{text} does not hold ({', '.join(of)})"
         return super().failing(payload, value)
+
+    def named_in(self, text: str) -> list[tuple[str, object]]:
+        """The symbols in a condition, and what they are."""
+        return [(name, what) for name, what in self.symbols.items() if re.search(rf"\b{name}\b", text)]
 
 
 class Numbers(Fact):

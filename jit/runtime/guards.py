@@ -181,7 +181,7 @@ def state_under(snapshot: tuple, modes: tuple[tuple[str, str], ...]) -> tuple:
 
 _UNREAD = -2
 _MODES = "torch function modes and default device"
-_STATE_FIELDS = ("thread's dispatch keys", "thread's excluded dispatch keys",
+_STATE_FIELDS = ("dispatch keys (inference mode, modes, transforms)", "excluded dispatch keys (autocast, transforms)",
                  "grad mode", "CPU autocast dtype", "CUDA autocast dtype", "default dtype",
                  "deterministic algorithms", _MODES,
                  "torch function state", "attention kernels", "anomaly mode and cuDNN switches",
@@ -200,19 +200,35 @@ def narrowed_state(snapshot: tuple, read: Collection[str]) -> tuple:
 
 def state_difference(expected: tuple, found: tuple) -> str:
     """How the state of this thread differs from a snapshot, in words."""
-    return "; ".join(f"{name}: expected {want}, found {have}"
+    return "; ".join(f"{name}: {_state_words(name, want, have)}"
                      for name, want, have in zip(_STATE_FIELDS, expected, found) if want not in (have, _UNREAD))
+
+
+# How PyTorch numbers the dtypes that may be a default, or autocast's.
+_DTYPES = {-1: "off", 5: "float16", 6: "float32", 7: "float64", 15: "bfloat16"}
+
+
+def _state_words(name: str, want: int, have: int) -> str:
+    """How a field of the state differs."""
+    if name.endswith("dtype"):
+        return f"expected {_DTYPES.get(want, want)}, found {_DTYPES.get(have, have)}"
+    if name == "grad mode":
+        return f"expected {'on' if want else 'off'}, found {'on' if have else 'off'}"
+    return "set otherwise"  # numbers that stand for several switches
 
 
 # How modules keep their parts, which the program names otherwise, and what is in use where a graph breaks.
 _PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
-_IN_USE = re.compile(r"(?<![\w\])])\.stack\d+\b")
+_IN_USE = re.compile(r"(?<![\w\])])\.stack\d+\b((?:\.\w+|\[[^\]]*\])*)")
+
+
+_VALUE_IN_USE = "a value in use at the graph break"
 
 
 def in_users_terms(text: str) -> str:
     """The text of a source as the program would write it."""
     named = _PARTS.sub(lambda m: f"[{m[1]}]" if m[1].isdigit() else f".{m[1]}", text)
-    return _IN_USE.sub("a value in use at the graph break", named)
+    return _IN_USE.sub(lambda m: f"{m[1].lstrip('.')} of {_VALUE_IN_USE}" if m[1] else _VALUE_IN_USE, named)
 
 
 def path(accessors: Sequence[tuple], index: int) -> str:
@@ -249,6 +265,8 @@ def explain(program: Any, locals: Sequence[object]) -> str:
     index, reached, found = failure
     at, kind, payload, fact = (*program.checks[index], None, None)[:4]
     if at < 0:
+        if kind == "global_state":  # which the line below would change
+            return fact.mismatch(None) if fact else f"{kind} does not hold"
         with torch_private.WithoutTorchFunction():
             return fact.failing(payload, lambda i: program.value(tuple(locals), i)) if fact else f"{kind} does not hold"
     where = path(program.accessors, at)

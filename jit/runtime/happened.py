@@ -9,17 +9,20 @@ are other operators in eager than in a plan: there the call is an error.
 from __future__ import annotations
 
 import functools
+import re
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from jit import torch_private
+from jit import telling, torch_private
 
 if TYPE_CHECKING:
     import types
 
 
 SPACE = "_c10d_functional::"
+_PREDICTED = re.compile(r"jit: (\S+) returned (.* predicted)")  # what the native executor says
+_told: set[tuple[str, str, int]] = set()  # calls of operators of which the user knows
 
 
 class _Happened(torch_private.DispatchMode):
@@ -72,6 +75,25 @@ def is_foreign(error: Exception, repeatable: bool) -> bool:
         return not repeatable
     code = called.tb_frame.f_code
     return any(_code_of(signal.getsignal(number)) is code for number in signal.valid_signals())
+
+
+def tell_of_prediction(error: Exception, operators: Sequence[tuple[str, str, int]]) -> None:
+    """Warn, once for each place, where ``error`` of a plan says that an operator of the program's own gave what its
+    fake kernel has not predicted: each such call is run twice, and nothing else shows it. ``operators``: (name, file,
+    line) of all of them in the plan."""
+    found = _PREDICTED.match(str(error))
+    if found is None:
+        return
+    # The plan may call it by a common name of such operators.
+    named = [row for row in operators if row[0] == found[1]] or operators
+    if not named or named[0] in _told:
+        return
+    _told.add(named[0])
+    names = " or ".join(dict.fromkeys(name for name, *_ in named))
+    telling.warn(f"jit: the operator {names} returned {found[2]}: its fake kernel (register_fake) says other sizes or "
+                 "another dtype than its kernel gives. Results are right, but such calls run in eager after the "
+                 "compiled code has stopped there, which takes longer than eager alone. Have both give the same; "
+                 "torch.library.opcheck compares them.", at=named[0][1:])
 
 
 def _run(records: list[tuple], original: Callable, *args: object) -> Any:

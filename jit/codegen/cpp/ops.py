@@ -443,7 +443,7 @@ def expression(name: str, args: list[str], arg_dtypes: list, dtype: torch.dtype,
     text = None if form is None else form(Context(dtype, tuple(arg_dtypes), tuple(constants), absolute), *args)
     if text is None:
         raise Unsupported(f"CPU kernels have no {name} on {arg_dtypes[0]}",
-                          hint="run this operator outside the compiled region", kind="kernel")
+                          hint="run this operator outside the compiled function", kind="kernel")
     return text
 
 

@@ -31,7 +31,9 @@ def _closed_over(s: Session, fn: FunctionValue, name: str) -> Value:
 
 def _left_alone(fn: FunctionValue, by: str, reason: object) -> NoReturn:
     raise Unsupported(f"call of {fn.obj.__qualname__}, which is disabled" + (f": {reason}" if reason else ""),
-                      f"the function is marked with {by}", kind="disabled")
+                      f"take {by} off it, or call it before or after the compiled function, if the break costs too "
+                      "much",
+                      kind="disabled")
 
 
 @on_mark(marks.DISABLED)

@@ -265,5 +265,5 @@ def _written_out(s: Session, loop: object, args: list[Value], kwargs: dict[str, 
                  dim: Value) -> Value:
     if not s.inline(s.wrap_raw(_few_tensors), [xs, dim], {}).truth(s):
         raise Unsupported(f"a loop over a dimension of more than {MOST_STEPS} steps, or over what is no tensor",
-                          "it runs in eager", kind="functorch")
+                          "nothing needs to be done: it runs in eager", kind="functorch")
     return s.inline(s.wrap_raw(loop), args, kwargs)

@@ -34,7 +34,7 @@ BELOW = torch_private.MAPS_BELOW
 
 
 def _refuse(why: str) -> Unsupported:
-    return Unsupported(why, "it runs in eager", kind="functorch")
+    return Unsupported(why, "nothing needs to be done: it runs in eager", kind="functorch")
 
 
 def _duals(s: Session) -> list:

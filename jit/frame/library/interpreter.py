@@ -11,9 +11,9 @@ import types
 from typing import TYPE_CHECKING, NoReturn
 
 from ... import turns
-from ...errors import NeedsEager, Unsupported
+from ...errors import Unsupported
 from ..markers import graph_break, is_compiling
-from ..tables import on_call, on_code, on_descriptor, on_function, on_name
+from ..tables import on_call, on_code, on_descriptor, on_function
 from ..values.constant import Constant
 from ..values.containers import TupleValue
 from ..values.mappings import DictValue
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 def frame_inspection(s: Session, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     raise Unsupported("the interpreter's frames are inspected", kind="frame-inspection",
                       hint="do it outside the compiled function")
-
-
-@on_call(breakpoint)
-@on_name(("pdb", "set_trace"))
-def debugger(s: Session, *call: object) -> NoReturn:
-    """Whoever stops there wants to see the variables of the function as it was written, and to step through it."""
-    raise NeedsEager("a debugger is started", kind="frame-inspection",
-                     hint="nothing needs to be done: the function runs in eager, where it can be stepped through")
 
 
 @on_call(sys.exc_info)

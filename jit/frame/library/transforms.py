@@ -79,7 +79,7 @@ class Level:
     lets: bool = False
 
 
-def _refuse(why: str, hint: str = "it runs in eager") -> Unsupported:
+def _refuse(why: str, hint: str = "nothing needs to be done: it runs in eager") -> Unsupported:
     return Unsupported(why, hint, kind="functorch")
 
 

@@ -65,6 +65,8 @@ class Deferred(Value):
         self.fn, self.args, self.kwargs, self.example, self.error, self.view, self.may_raise = (fn,
             args, kwargs, example, error, view, may_raise)
         self.cls = type(example)
+        if error.origin is None and s.frames:
+            error.origin = s.frames[-1].where()
         # Whether it is known before the graph runs: see ``first_reads``.
         self.first = any(type(v) is Deferred and v.first for v in args)
         self.state = {id(t): (h.node, h.base.version, h.requires_grad)
@@ -74,7 +76,7 @@ class Deferred(Value):
         if self.first:
             raise Reconsider("lazy_reads")
         error = self.error.with_traceback(None)
-        error.where, error.frames = None, []  # it happens here
+        error.where, error.user, error.frames = None, None, []  # it happens here
         raise error
 
     truth = hash_key = setattr = delattr = call = setitem = delitem = next = contains = call_special = needed

@@ -89,7 +89,8 @@ def lay_out(s: Session, fn: Callable, args: list, kwargs: dict, result: Value, s
     in_progress = [physical.Map(level.number, size(s, level), level.randomness) for level in levels]
     found, error = physical.asked(in_progress, fn, args, kwargs, lambda h: bool(mapped(s, h.base)))
     if error is not None:
-        raise Unsupported("an operation that PyTorch refuses inside torch.vmap", "it runs in eager", kind="functorch")
+        raise Unsupported("an operation that PyTorch refuses inside torch.vmap",
+                          "nothing needs to be done: it runs in eager", kind="functorch")
     made = list(_handles(s, [result]))
     if found is not None and len(found) == len(made):
         for handle, of in zip(made, found):

@@ -25,7 +25,7 @@ def note(s: Session, fn: Callable, args: list[Value], kwargs: dict[str, Value], 
     dtype, at = result.handle(s).dtype, [k for k, a in enumerate(args) if a.is_tensor]
     if len(at) == 1 and args[1 - at[0]].pytype(s) is float and _widens(fn, at[0], args[at[0]].handle(s).dtype, dtype):
         raise Unsupported("a tensor without dimensions and a float in torch.func.jvp, of which eager gives another "
-                          "dtype's tangent", "it runs in eager", kind="functorch")
+                          "dtype's tangent", "nothing needs to be done: it runs in eager", kind="functorch")
 
 
 @functools.lru_cache(maxsize=256)

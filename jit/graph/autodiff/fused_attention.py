@@ -46,7 +46,7 @@ def attention(b: GradBuilder, out: Node, g: tuple, q: Node, k: Node, v: Node, le
 
 @aten_vjp("jit::attention_backward")
 def attention_backward(b: GradBuilder, out: Node, g: tuple, *args: object) -> NoReturn:
-    raise Unsupported("double backward of attention", "compute it outside the compiled region", kind="gradient")
+    raise Unsupported("double backward of attention", "compute it outside the compiled function", kind="gradient")
 
 
 def _differentiated(tree: Graph, position: int) -> Graph:

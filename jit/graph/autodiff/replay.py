@@ -51,10 +51,10 @@ def replay(b: GradBuilder, node: Node, given: Node | tuple[Node | None, ...], ca
     target, overload, args = (node.attrs[k] for k in ("target", "overload", "args"))
     if target == TARGET:
         raise Unsupported(f"double backward of {args[0]}",
-                          "compute it outside the compiled region", kind="gradient")
+                          "compute it outside the compiled function", kind="gradient")
     if draws(node):
         raise Unsupported(f"the gradient of the random operator {target}",
-                          "compute it outside the compiled region", kind="gradient")
+                          "compute it outside the compiled function", kind="gradient")
     return replay_call(b, target, overload, args, node.inputs, given, carries)
 
 

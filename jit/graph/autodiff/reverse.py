@@ -135,7 +135,7 @@ class Sweep(Transform):
             if g.type.dtype is not node.type.dtype:
                 if g.type.dtype.is_complex or node.type.dtype.is_complex:
                     raise Unsupported("a gradient between real and complex numbers",
-                                      "compute it outside the compiled region", kind="gradient")
+                                      "compute it outside the compiled function", kind="gradient")
                 g = self.b.cast(g, node.type.dtype)
             self.found.setdefault(node, []).append(g)
 
@@ -183,7 +183,7 @@ class Sweep(Transform):
         g = self.gradient(node)
         if not info(node.op).complex_gradient and _is_complex(node):
             raise Unsupported(f"the gradient of {node.op} of complex numbers",
-                              "compute it outside the compiled region", kind="gradient")
+                              "compute it outside the compiled function", kind="gradient")
         if node.op == "getitem":
             source = node.inputs[0]
             self.touched.add(source)
@@ -231,7 +231,7 @@ class Sweep(Transform):
             return
         rule = VJPS.get(node.op)
         if rule is None:
-            raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled region",
+            raise Unsupported(f"{node.op} has no gradient here", "compute it outside the compiled function",
                               kind="gradient")
         entries = rule(b, node, g)
         for i, entry in zip(node.inputs, entries):
@@ -284,7 +284,7 @@ class Sweep(Transform):
         named = zip(torch_private.schema(operator(target, overload)).arguments, args) if of_torch else ()
         if any(v is True and a.name in ("sparse", "sparse_grad") for a, v in named):
             raise Unsupported(f"the sparse gradient of {target[6:]}",
-                              "compute it outside the compiled region, or ask for a dense gradient", kind="gradient")
+                              "compute it outside the compiled function, or ask for a dense gradient", kind="gradient")
         rule = ATEN_VJPS.get(target.removeprefix("aten::"))
         if target.startswith(RECORDED) and target != GRADIENT:
             rule = recorded_vjp

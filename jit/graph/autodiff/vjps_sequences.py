@@ -27,7 +27,7 @@ def attention(b: GradBuilder, out: Node, g: Node, q: Node, k: Node, v: Node, q_o
 
 @aten_vjp(BACKWARD)
 def again(b: GradBuilder, out: Node, g: tuple, *args: object) -> NoReturn:
-    raise Unsupported("double backward of attention", "compute it outside the compiled region", kind="gradient")
+    raise Unsupported("double backward of attention", "compute it outside the compiled function", kind="gradient")
 
 
 # The kernels that GPUs have for all sequences at once: eager's own formulas for their gradients.
@@ -40,7 +40,7 @@ def efficient(b: GradBuilder, out: Node, g: tuple, q: Node, k: Node, v: Node, bi
               k_lengths: Node | None = None, window: int | None = None) -> tuple:
     if not sums or bias is not None or k_lengths is not None or window is not None:
         raise Unsupported("the gradient of _efficient_attention_forward with these arguments",
-                          "compute it outside the compiled region", kind="gradient")
+                          "compute it outside the compiled function", kind="gradient")
     if q_offsets is None or k_longest is None:
         q_longest, k_longest = q.shape[1], k.shape[1]
     types = tuple([TensorType.contiguous(n.shape, n.dtype, n.type.device) for n in (q, k, v)])
@@ -56,7 +56,7 @@ def flash(b: GradBuilder, out: Node, g: tuple, q: Node, k: Node, v: Node, q_offs
           *others: object) -> tuple:
     if q_offsets is None or k_offsets is None or any(o is not None for o in others):
         raise Unsupported("the gradient of _flash_attention_forward with these arguments",
-                          "compute it outside the compiled region", kind="gradient")
+                          "compute it outside the compiled function", kind="gradient")
     types = tuple([layout.empty_like(n.type) for n in (q, k, v)])
     args = (g[0], q, k, v, b.result(out, 0), b.result(out, 1), q_offsets, k_offsets, q_longest, k_longest, dropout_p,
             is_causal, b.result(out, 2), b.result(out, 3), scale, left, right)

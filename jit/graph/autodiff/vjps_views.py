@@ -54,7 +54,7 @@ def reinterpret(b: GradBuilder, n: Node, g: Node) -> tuple:
         return (pairs.joined(b, pairs.conjugate(b, pairs.parts(b, g)), layout.preserved_strides(g.type)),)
     if how not in ("real", "imag"):
         raise Unsupported("the gradient of memory that is read as another dtype",
-                          "compute it outside the compiled region", kind="gradient")
+                          "compute it outside the compiled function", kind="gradient")
     zero = b.zeros(g.type)
     if x.dtype in pairs.PARTS:
         return (pairs.joined(b, pairs.Pair(g, zero) if how == "real" else pairs.Pair(zero, g)),)

@@ -48,7 +48,8 @@ def _is_one(size: IntExpr) -> bool:
 
 def _left_to_pytorch(t: Tracer, name: str, args: tuple) -> TensorHandle:
     if t.autocast:
-        raise Unsupported(f"{name} under autocast", "cast explicitly, or leave autocast outside of the compiled region",
+        raise Unsupported(f"{name} under autocast",
+                          "cast explicitly, or leave autocast outside of the compiled function",
                           kind="autocast")
     return t._call_aten(name, args, {})
 

@@ -478,7 +478,7 @@ def one_hot(b: Builder, self: Node, num_classes: int = -1) -> Node:
 
 
 def depends_on_data() -> Unsupported:
-    return Unsupported("the result depends on the data", "keep it outside the compiled region",
+    return Unsupported("the result depends on the data", "keep it outside the compiled function",
                        kind="data-dependent-shape")
 
 
@@ -491,5 +491,5 @@ def data_dependent(t: Tracer, self: TensorHandle, *args: int | TensorHandle, **k
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
 def read_value(t: Tracer, self: TensorHandle, *args: object, **kwargs: object) -> NoReturn:
-    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled region, or use torch.where",
+    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled function, or use torch.where",
                       kind="data-dependent-value")

@@ -136,4 +136,4 @@ NOT_OPERATIONS = frozenset(("data_ptr", "storage", "untyped_storage", "set_", "_
 @method(*NOT_OPERATIONS)
 def outside(t: Tracer, *args: object, **kwargs: object) -> NoReturn:
     raise Unsupported("an operation on a tensor's memory or autograd state",
-                      "keep it outside the compiled region", kind="tensor-attribute")
+                      "keep it outside the compiled function", kind="tensor-attribute")

@@ -36,7 +36,8 @@ def _sizes(b: Builder, self: Node, shape: Sequence[IntExpr]) -> tuple:
     """The sizes of a view, with a -1 filled in."""
     asked = tuple(several(shape))
     if not all(b.slices) and any(type(n) is int and n == -1 for n in asked):
-        raise Unsupported("a size of -1 in a map over no slices, where it may be any", "it runs in eager",
+        raise Unsupported("a size of -1 in a map over no slices, where it may be any",
+                          "nothing needs to be done: it runs in eager",
                           kind="functorch")
     return layout.infer_size(asked, self.type.numel)
 

@@ -1,0 +1,19 @@
+"""There is no such log channel."""
+
+import os
+import sys
+
+CURED = len(sys.argv) > 1
+os.environ["JIT_LOGS"] = "recompiles" if CURED else "recompile"
+
+import torch  # noqa: E402
+
+import jit  # noqa: E402  # here
+
+
+@jit.compile
+def program(x):
+    return torch.tanh(x) * 2
+
+
+print(program(torch.randn(4)).shape)
