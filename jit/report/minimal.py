@@ -177,7 +177,10 @@ class _Trials:
                 return self.differs(check, one)
         except Exception as error:  # of the backend, which is what is looked for
             text = f"{type(error).__name__}: {error}"
-            return Failure(RAISES, type(error).__name__, f"it raises {text.splitlines()[0]}")
+            first: BaseException = error
+            while first.__cause__ is not None:  # what a backend or a pass raised
+                first = first.__cause__
+            return Failure(RAISES, type(first).__name__, f"it raises {text.splitlines()[0]}")
 
     def differs(self, check: numerics.Check, one: _Graph) -> Failure | None:
         with torch.no_grad():
