@@ -16,36 +16,52 @@ import jit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
-BLOCKS = [pytest.param(block, id=f"{page.stem}-{k}") for page in PAGES
-          for k, block in enumerate(PYTHON.findall(page.read_text()))]
+# A block of Python, and what it prints where that is shown below it.
+PYTHON = re.compile(r"^```python\n(.*?)^```(?:\n+```output\n(.*?)^```)?", re.M | re.S)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_examples_run(block, tmp_path, capsys):
-    file = tmp_path / "example.py"
-    file.write_text(block)
+def same(shown: str, printed: str) -> bool:
+    """Three dots stand for anything."""
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if PYTHON.search(p.read_text())], ids=lambda p: p.stem)
+def test_examples_run(page, tmp_path, capsys):
+    """The blocks of a page, one after the other as a reader would type them."""
     f = jit.compile(lambda x, y: torch.tanh(x) * y)
     namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
                  "model": torch.nn.Linear(4, 4), "__name__": "example"}
-    exec(compile(block, str(file), "exec"), namespace)
+    for number, (block, output) in enumerate(PYTHON.findall(page.read_text())):
+        file = tmp_path / str(number) / "example.py"
+        file.parent.mkdir()
+        file.write_text(block)
+        exec(compile(block, str(file), "exec"), namespace)
+        printed = capsys.readouterr().out
+        assert not output or same(output, printed), f"block {number} prints\n{printed}"
+
+
+def test_every_output_has_its_block():
+    """An output that stands elsewhere would be compared with nothing."""
+    for page in PAGES:
+        text = page.read_text()
+        assert text.count("```output\n") == sum(bool(output) for _, output in PYTHON.findall(text)), page.name
 
 
 COMMANDS = [pytest.param(command, output, id=f"{page.stem}-{k}") for page in PAGES
             for k, (command, output) in enumerate(re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```", page.read_text(),
-                                                             re.M | re.S))]
+                                                             re.M | re.S))
+            if not command.startswith("python examples/")]  # those of the gallery: test_project_examples.py
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="bytecode differs between versions of Python")
 @pytest.mark.parametrize("command, output", COMMANDS)
 def test_commands_print_what_is_shown(command, output, tmp_path):
-    """Three dots stand for anything."""
     words = shlex.split(command)
     assert words[0] == "python"
     done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
-    assert doctest.OutputChecker().check_output(output, done.stdout, doctest.ELLIPSIS), done.stdout
+    assert same(output, done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
