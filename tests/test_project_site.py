@@ -120,7 +120,8 @@ def test_pages_ask_no_other_host(site):
 
 
 def test_a_request_would_be_found():
-    text = '<script src="https://a.org/x.js"></script><link href="//a.org/y.css"><a href="https://a.org">a</a><img src="b.svg">'
+    text = ('<script src="https://a.org/x.js"></script><link href="//a.org/y.css"><a href="https://a.org">a</a>'
+            '<img src="b.svg">')
     assert outside(Requests(text).found) == ["https://a.org/x.js", "//a.org/y.css"]
 
 

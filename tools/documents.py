@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)")
 
 
 def page_of(file: str) -> str | None:
@@ -29,17 +29,27 @@ def page_of(file: str) -> str | None:
     return None
 
 
+def title_of(path: Path) -> str:
+    """The first heading of a page."""
+    found = re.search(r"^# (.+)$", path.read_text(), re.M)
+    return found[1] if found else path.stem
+
+
 def turned(text: str, folder: str) -> str:
-    """A page's text with the links of a file in ``folder`` ("" or "docs") made those of a page at the site's top."""
+    """A page's text with the links of a file in ``folder`` ("" or "docs") made those of a page at the site's top. Links
+    whose text is the name of a file get the title of that page."""
 
-    def target(match: re.Match) -> str:
-        if re.match(r"\w+:", match[1]):
-            return match[1]
-        path = (ROOT / folder / match[1]).resolve()
+    def link(match: re.Match) -> str:
+        said, target = match.groups()
+        if re.match(r"\w+:", target):
+            return match[0]
+        path = (ROOT / folder / target).resolve()
         inside = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-        return page_of(inside) or match[1]
+        if Path(said).suffix == ".md" and path.is_file():
+            said = title_of(path)
+        return f"[{said}]({page_of(inside) or target}"
 
-    return LINK.sub(target, text)
+    return LINK.sub(link, text)
 
 
 def on_files(files: Files, config: Any) -> Files:
