@@ -188,6 +188,28 @@ def test_commands_are_found():
     assert {words[2] for words in found if words[1] == "-m"} >= {"jit"} and ["make", "demo"] in found
 
 
+def test_the_form_for_faults_asks_for_what_tells_most(capsys):
+    text = (ROOT / ".github/ISSUE_TEMPLATE/bug_report.yml").read_text()
+    form = pytest.importorskip("yaml").safe_load(text)
+    fields = {part["id"]: part for part in form["body"]}
+    assert "python -m jit doctor" in fields["doctor"]["attributes"]["label"]
+    assert "python -m jit report" in fields["report"]["attributes"]["label"]
+    found = _commands(text)
+    assert len(found) >= 3 and not any(unknown(words, capsys) for words in found)
+
+
+def test_the_figures_of_the_readme_stand_in_the_docs():
+    """With the dates, machines and versions of which they are."""
+    table = re.search(r"<!-- figures -->\n(.*?)<!-- /figures -->", (ROOT / "README.md").read_text(), re.S)[1]
+    rows = [[cell.strip(" *") for cell in line.split("|")[2:5]] for line in table.splitlines()[2:]]
+    assert len(rows) > 5
+    docs = "".join((ROOT / "docs" / name).read_text() for name in ("comparison.md", "performance.md"))
+    figures = set(re.findall(r"\d+(?:\.\d+)?", docs))
+    for row in rows:
+        assert {cell for cell in row if cell} <= figures, row
+        assert "" in row or any(set(row) <= set(re.findall(r"\d+(?:\.\d+)?", line)) for line in docs.splitlines()), row
+
+
 def test_variables_are_known():
     options = {f"JIT_{name.upper()}" for name in jit.config.OPTIONS}
     sources = "".join(p.read_text() for room in ("jit", "benchmarks", "tools") for p in (ROOT / room).rglob("*.py"))
