@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
 import sys
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -18,7 +19,7 @@ from . import arguments, backends, config, observing
 from . import passes as user_passes
 from .explanation import Explanation
 from .frame import callees, dispatch, steps  # noqa: F401  (the first serves the callees of breaks)
-from .frame import background, marks
+from .frame import background, entries, marks
 from .frame.background import wait_for_compiles  # noqa: F401
 from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked  # noqa: F401
 from .frame.markers import (  # noqa: F401
@@ -36,6 +37,20 @@ if TYPE_CHECKING:
     from .frame.capture import Captured
     from .graph.edit import GraphEditor
     from .numerics import Verification
+    from .report.minimal import Minimal
+
+
+def _recorded(name: str) -> contextlib.AbstractContextManager:
+    from .report import debug  # late: it is for those alone who ask for it
+
+    return debug.recording(name)
+
+
+observing.recorder = _recorded
+
+_F = TypeVar("_F")  # what is compiled, of whatever type, keeps that type
+_M = TypeVar("_M", bound=torch.nn.Module)
+_P = ParamSpec("_P")
 
 
 def _backend(backend: str | Callable | None, passes: Sequence[Callable[[GraphEditor], None]] = ()) -> Callable:
@@ -53,6 +68,21 @@ def _plain_backend(backend: str | Callable | None) -> Callable:
     if not callable(backend):
         raise TypeError(f"backend={backend!r}: expected a callable or one of {', '.join(map(repr, backends.BACKENDS))}")
     return backends.from_callable(backend)
+
+
+@overload
+def compile(model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] | None = None, mode: str | None = None,
+            options: dict[str, Any] | None = None, disable: bool = False,
+            passes: Sequence[Callable[[GraphEditor], None]] = (),
+            recompile_limit: int | None = None) -> Callable[[_F], _F]: ...
+
+
+@overload
+def compile(model: _F, *, fullgraph: bool = False, dynamic: bool | None = None,
+            backend: str | Callable[..., Any] | None = None, mode: str | None = None,
+            options: dict[str, Any] | None = None, disable: bool = False,
+            passes: Sequence[Callable[[GraphEditor], None]] = (), recompile_limit: int | None = None) -> _F: ...
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -92,10 +122,10 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     return compiled_with(model, _settings(chosen, fullgraph, dynamic, mode, options, recompile_limit))
 
 
-def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None,
+def compile_in_place(module: _M, *, fullgraph: bool = False, dynamic: bool | None = None,
                      backend: str | Callable | None = None, mode: str | None = None, options: dict | None = None,
                      disable: bool = False, passes: Sequence[Callable[[GraphEditor], None]] = (),
-                     recompile_limit: int | None = None) -> torch.nn.Module:
+                     recompile_limit: int | None = None) -> _M:
     """Compile a module as ``module.compile()`` does: its calls are compiled from now on, and it stays the very object,
     of the same class and with the same state_dict keys. Arguments as in ``compile``. Copies of it, also pickled ones,
     are not compiled; ``disable=True`` has its calls run in eager again.
@@ -108,7 +138,7 @@ def compile_in_place(module: torch.nn.Module, *, fullgraph: bool = False, dynami
     arguments.check(fullgraph, dynamic, mode, options, disable, passes, recompile_limit)
     arguments.tell_of_mode(mode, 2)
     settings = _settings(_backend(backend, passes), fullgraph, dynamic, mode, options, recompile_limit)
-    return _compile_in_place(module, None if disable else settings)
+    return _compile_in_place(module, None if disable else settings)  # type: ignore[return-value]  # the very object
 
 
 def _settings(backend: Callable, fullgraph: bool, dynamic: bool | None, mode: str | None, options: dict | None,
@@ -149,6 +179,14 @@ def compiled_with(model: Any, settings: Settings) -> Any:
             pass
         return dispatch.make_dispatcher(call, settings)
     arguments.refuse(fn)
+
+
+@overload
+def disable(fn: None = None, recursive: bool = True, *, reason: str | None = None) -> Callable[[_F], _F]: ...
+
+
+@overload
+def disable(fn: _F, recursive: bool = True, *, reason: str | None = None) -> _F: ...
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -196,9 +234,10 @@ def compile_count() -> int:
 
 
 _IN_CALL = {"compile_in": "call"}  # for what is told of one call
+_EACH_KERNEL = {"cudagraphs": False, "auto_cudagraphs": False}  # so that profilers are told of each
 
 
-def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..., Verification]:
+def verify(model: Callable[_P, Any], *, gradients: bool = True, **options: Any) -> Callable[_P, Verification]:
     """``jit.verify(fn)(*args)`` compiles afresh, calls it once, and compares each graph with eager and float64; see
     ``jit.numerics`` for how.
 
@@ -216,7 +255,7 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
 
     plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
 
-    def run(*args: object, **kwargs: object) -> Verification:
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> Verification:
         report = numerics.Verification()
         expected = None
         with torch.random.fork_rng():  # the compiled call draws the same numbers
@@ -240,23 +279,67 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
     return run
 
 
-def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
+def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[str, object] | None = None, *,
+           isolated: bool = False, **options: Any) -> Minimal:
+    """Cut a program that fails, or gives wrong results, down to the least graph that does.
+
+    The graphs that a call captures are run by their kernels, each by itself, and compared with eager and float64 as in
+    ``verify``, with their gradients. Of the first one that raises or is less exact than eager, operations are left out
+    for as long as it still fails in the same way.
+
+    Args:
+        model: a function or module, compiled or not. It is called twice: in eager, on deep copies of it and of the
+            arguments, and captured, its graphs run operation by operation.
+        args, kwargs: of the call.
+        isolated: run each graph in a process of its own (some seconds each), for programs that end the process or do
+            not end; with the default backend, and without ``passes``.
+        **options: as in ``compile``; ``backend`` and ``passes`` are what is looked at for the fault.
+
+    Returns:
+        ``failure`` ("" if nothing fails), ``graph`` as runnable Python, a ``script`` that runs it with its kernels and
+            compares (``save(path)`` writes it), ``places`` in the program; printed, it says all that.
+
+    Raises:
+        ValueError: ``isolated`` with a backend or passes, or of a program with kernels of its own (Triton's, or those
+            of operators in Python), which no other process has.
+    """
+    from .report import minimal  # late: it loads the code generator, autodiff and the operators
+
+    if isolated and (options.get("backend") is not None or options.get("passes")):
+        raise ValueError("isolated=True runs graphs by jit's own kernels: leave out backend and passes, or isolated")
+    more = arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
+
+    def compiled(backend: Callable) -> Callable:
+        return compiled_with(model, Settings(backend, False, options.get("dynamic"), options=more))
+
+    plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
+    backend = _backend(options.get("backend"), options.get("passes", ()))
+    return minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
+
+
+def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) -> Callable[_P, Explanation]:
     """``jit.explain(fn)(*args)`` compiles afresh, runs once and says what happened: a generator to its hundredth yield
-    at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says why it was compiled
-    again. Keyword arguments as in ``compile``.
+    at most, a coroutine with ``asyncio.run``. Of a function that is compiled already it also says which entries it has,
+    what they differ in from this call, and why it was compiled again. Keyword arguments as in ``compile``.
+
+    Args:
+        measure: measure what each kernel and library call takes: the call is made eight more times, with its gradients,
+            which are not added to the ``grad`` of anything. CUDA graphs are left out, so that each kernel is seen.
 
     Returns:
         A function of the arguments that gives an ``Explanation``: printed it is a report, and ``save("report.html")``
             writes one as a page.
     """
 
-    def run(*args: object, **kwargs: object) -> Explanation:
-        from .report import gather  # late: only reports need it
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> Explanation:
+        from .report import gather, measured  # late: only reports need them
 
         backend = _backend(options.get("backend"), options.get("passes", ()))
         captured: list[Captured] = []
+        held = [gather.Entry(*row) for row in entries.held_by(model, args, kwargs)]
         settings = Settings(backend, False, options.get("dynamic"), on_capture=captured.append,
-                            options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL)
+                            options=arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
+                            | (_EACH_KERNEL if measure else {}))
         compiled = compiled_with(model, settings)
         with observing.observed() as observer:
             made = compiled(*args, **kwargs)
@@ -267,13 +350,16 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                 asyncio.run(made)
         # What another thread has compiled meanwhile, such as a hook of a backward, is captured here but not observed.
         plans = {c.graph: plan for c in captured if (plan := observer.plans.get(c.graph)) is not None}
-        again = [gather.Recompile(name, *row) for name, row in dispatch.why_again(model)]
+        again = [gather.Recompile(name, *row) for name, row in entries.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
         code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)
         graphs = [getattr(plans.get(c.graph), "graph", None) or c.graph for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]
         kernels = [text for plan in plans.values() for _, text in plan.kernels]
+        told = gather.report(title, captured, observer, again, code, held)
+        if measure:
+            told = measured.measured(told, lambda: compiled(*args, **kwargs))
         return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
                                                          for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],
@@ -281,6 +367,6 @@ def explain(model: Any, **options: Any) -> Callable[..., Explanation]:
                            sum(getattr(plan, "launches", 0) for plan in plans.values()),
                            [f"{what}: {name.why_not()}" for c in captured if c.entry is not None
                             for what, name in c.entry.holds() if name.why_not()],
-                           gather.report(title, captured, observer, again, code))
+                           told)
 
     return run

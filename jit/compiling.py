@@ -5,12 +5,13 @@ Loading this module loads the code generator, autodiff and the tables of operato
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import config, failures, in_parts, logs, meanwhile, progress, torch_private
+from . import config, failures, in_parts, logs, meanwhile, progress, shown, torch_private
 from .codegen import Options, begin_graph
 from .codegen.layout import channels_last
 from .codegen.registers import Registers
@@ -57,9 +58,9 @@ def schedule(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Ite
 
 def begin(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterable[str] = (),
           graphs: str | None = None, owns_inputs: bool = False,
-          registers: Registers | None = None) -> Callable[[], CompiledGraph]:
-    """Begin with ``schedule``: what is returned waits for the kernels, and gives the result. For ``registers`` see
-    ``Options``."""
+          registers: Registers | None = None, backward: bool = False) -> Callable[[], CompiledGraph]:
+    """Begin with ``schedule``: what is returned waits for the kernels, and gives the result. For ``registers`` and
+    ``backward`` see ``Options``."""
     for name in rounds.names_in(graph):
         every = frozenset(range(len(name.graph.inputs)))  # nothing is known of where what is carried begins
         made = compile_plain(name.graph, every, False, "never")
@@ -71,7 +72,7 @@ def begin(graph: Graph, unaligned: frozenset[int] = frozenset(), symbols: Iterab
     with torch_private.WithoutTorchFunction():  # the program's default device is none of the compiler's own tensors'
         begun = begin_graph(graph, Options(unaligned=unaligned, symbols=tuple(symbols),
                                            graphs=_recorded() if graphs is None else graphs,
-                                           owns_inputs=owns_inputs, registers=registers))
+                                           owns_inputs=owns_inputs, backward=backward, registers=registers))
 
     def finish() -> CompiledGraph:
         with torch_private.WithoutTorchFunction():
@@ -105,6 +106,7 @@ def compile_plain(graph: Graph, unaligned: frozenset, hidden: bool, graphs: str 
     else:
         graph = _without_gradients(graph)
         compiled = schedule(graph, unaligned, graphs=graphs)
+    compiled = named(compiled, "graph", graph)
     makers = _view_makers(graph, _read_by_library(graph))
     call = _with_library_views(compiled.call, makers, len(graph.inputs), compiled.int_symbols, hidden)
     return Plan(call, tuple(compiled.int_symbols), list(compiled.kernels), graph, launches=len(compiled.launches),
@@ -115,6 +117,13 @@ def _without_gradients(graph: Graph) -> Graph:
     """The graph after the passes for one without gradients."""
     with logs.timed("passes"):
         return run_passes(graph, (separate_bias, *STANDARD, fuse_attention, attend_few_queries))
+
+
+def named(compiled: CompiledGraph, what: str, graph: Graph) -> CompiledGraph:
+    """``compiled`` with a name for its plan, which is ``what`` for ``graph``."""
+    name, described = shown.plan(what, graph.place()), compiled.described
+    return dataclasses.replace(compiled, plan=dataclasses.replace(compiled.plan, name=name),
+                               described=described and dataclasses.replace(described, name=name))
 
 
 def for_device(graph: Graph, device: torch.device) -> CompiledGraph:
@@ -132,7 +141,7 @@ def compile_joint(joint: Joint, graph: Graph, unaligned: frozenset[int], gradien
     saved_unaligned = frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in unaligned)
     types = tuple(n.type for n in halves.backward.inputs[: len(halves.saved)])
     origins = symbol_origins(halves.forward)
-    begun = begin(without_gates(halves.backward), saved_unaligned, owns_inputs=True)
+    begun = begin(without_gates(halves.backward), saved_unaligned, owns_inputs=True, backward=True)
     if halves.forward.env.symbols:  # the forward is told which the backward needs
         backward = begun()
         forward = schedule(halves.forward, unaligned, [name for name in backward.int_symbols if name not in origins])
@@ -174,6 +183,7 @@ def _differentiable(graph: Graph, forward: CompiledGraph, backward: CompiledGrap
                     unaligned: frozenset[int], facts: dict[str, Any], gradients: Graph | None = None) -> Plan:
     """The two plans as one function. ``facts``: what else ``GradSpec`` says; ``gradients``: the graph of the
     backward."""
+    forward, backward = named(forward, "forward", graph), named(backward, "backward", graph)
     n_outputs = sum(o.mutates is None for o in graph.outputs)
     saved = frozenset(facts["saved"])
     strided, others = _views(forward.plan, graph, n_outputs, gradient.views)
@@ -342,6 +352,7 @@ def _if_possible(compiled: Callable[[], CompiledGraph | None], backward: Graph, 
 
 def narrowed_backward(backward: Graph, absent: Sequence[int], unaligned: frozenset[int], graphs: str) -> CompiledGraph:
     """A backward for the case that the tangents at the input positions ``absent`` are not given. Raises Unsupported."""
-    return schedule(optimize(without_gates(narrowed(backward, absent))), unaligned, graphs=graphs, owns_inputs=True)
+    return begin(optimize(without_gates(narrowed(backward, absent))), unaligned, graphs=graphs, owns_inputs=True,
+                 backward=True)()
 
 

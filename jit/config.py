@@ -49,6 +49,8 @@ OPTIONS = {
                                        "is faster; a few calls run in eager for that",
                                  compiled=False),
     "cpu_pool_mb": Option(512, "megabytes of freed CPU output memory that are kept for reuse", 0, compiled=False),
+    "debug": Option("", "folder to which every stage of each compilation is written, with a script for each graph that "
+                        "runs it again on random inputs", compiled=False),
     "strict": Option(False, "raise on an internal failure instead of warning and running in eager", compiled=False),
     "verify_graphs": Option(False, "check every graph after every pass: order, types, layouts, outputs",
                             compiled=False),
@@ -84,7 +86,33 @@ OPTIONS = {
 ALSO_CALLED = {"recompile_limit": "cache_limit"}
 
 if TYPE_CHECKING:
-    def __getattr__(name: str) -> Any: ...  # the options
+    # The options, for type checkers; tests/test_typing.py compares this with the table.
+    cache_dir: str
+    cache_size_mb: int
+    cache_below: str
+    entry_cache: bool
+    backend: str
+    cache_limit: int
+    recompile_limit: int
+    error_on_recompile: bool
+    frame_hook: bool
+    eager_where_faster: bool
+    cpu_pool_mb: int
+    strict: bool
+    verify_graphs: bool
+    untested: bool
+    says_compiling: bool
+    match_eager_rounding: bool
+    templates: bool
+    cudagraphs: bool
+    auto_cudagraphs: bool
+    bucket_collectives: bool
+    fallback_random: bool
+    progress: bool
+    sanitize: str
+    siblings: bool
+    compile_in: str
+    compile_threads: int
 
 
 def _checked(name: str, value: object) -> object:
@@ -187,6 +215,13 @@ def overlaid(**values: object) -> Iterator[None]:
         yield
     finally:
         _overlay.reset(token)
+
+
+def changed() -> dict[str, object]:
+    """The options on which what is compiled depends, where they are not at their defaults."""
+    module = sys.modules[__name__]
+    return {name: getattr(module, name) for name, option in OPTIONS.items()
+            if option.compiled and getattr(module, name) != option.default}
 
 
 def describe() -> str:

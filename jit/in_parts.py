@@ -117,7 +117,7 @@ class Course:
                 stamper.rename((there or reads)[0], results[0])
                 continue
             if (types, type_) not in adding:
-                adding[types, type_] = begin(_sum(types, type_), graphs="never", registers=registers)()
+                adding[types, type_] = begin(_sum(types, type_), graphs="never", registers=registers, backward=True)()
             stamper.stamp(adding[types, type_], there, results)
         return together([*compiled, *adding.values()], stamper, self.results, graphs)
 
@@ -166,7 +166,7 @@ def narrowed_backward(course: Course, given: Sequence[bool], graphs: str, begin:
     registers = Registers([])
     parts = [optimize(without_gates(narrowed(graph(), own)))
              for graph, own in zip(course.graphs, absent, strict=True)]
-    begun = [begin(part, loose, graphs="never", registers=registers)
+    begun = [begin(part, loose, graphs="never", registers=registers, backward=True)
              for part, loose in zip(parts, course.unaligned, strict=True)]
     try:
         return course.plan([finish() for finish in begun], registers, graphs, begin, missing)
@@ -385,7 +385,8 @@ class _Joined:
         for part, halves in zip(self.repeat.parts, self.halves, strict=True):
             own = _read(part, self.graph, self.unaligned)
             loose.append(frozenset(k for k, (kind, i) in enumerate(halves.saved) if kind == "input" and i in own))
-            begun.append((self.begin(without_gates(halves.backward), loose[-1], graphs="never", registers=self.back),
+            begun.append((self.begin(without_gates(halves.backward), loose[-1], graphs="never", registers=self.back,
+                                     backward=True),
                           self.begin(halves.forward, own, graphs="never", registers=self.ahead)))
         later = () if read is None else self.halves  # of one result there is no backward for some of them
         packed = meanwhile.soon(lambda: tuple(PackedGraph(halves.backward) for halves in later))

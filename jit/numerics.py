@@ -170,11 +170,14 @@ def _discrete(graph: Graph) -> list[Node]:
 # -- one graph
 
 
-class _Check:
-    """Compares one captured graph on the inputs of one call."""
+class Check:
+    """Compares one captured graph on the inputs of one call. ``sizes``: name of a size symbol -> its value;
+    ``backend``: what makes kernels, as a backend of ``jit.compile`` does."""
 
-    def __init__(self, graph: Graph, tensors: list[torch.Tensor], sizes: dict, report: Verification, name: str) -> None:
+    def __init__(self, graph: Graph, tensors: list[torch.Tensor], sizes: dict, report: Verification, name: str,
+                 backend: Callable = backends.compile_native) -> None:
         self.graph, self.tensors, self.sizes, self.report, self.name = graph, tensors, sizes, report, name
+        self.backend = backend
         self.found: Any = None
         self.outputs = list(dict.fromkeys(o.node for o in graph.outputs if o.node.op != "input"))
         self.forced = _discrete(graph)
@@ -186,7 +189,7 @@ class _Check:
     def kernels(self, graph: Graph, tensors: list[torch.Tensor],
                 gradient: Gradient | None = None) -> tuple[torch.Tensor, ...]:
         """A graph by its kernels, as they would be generated for it alone."""
-        plan = backends.compile_native(without_gradients(graph) if gradient is None else graph, list(tensors), gradient)
+        plan = self.backend(without_gradients(graph) if gradient is None else graph, list(tensors), gradient)
         return plan.native(*tensors, *[self.sizes[name] for name in plan.int_symbols])
 
     def eager(self, wanted: list[Node]) -> list[torch.Tensor]:
@@ -216,14 +219,19 @@ class _Check:
         r = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
         return (1 + r * torch.finfo(node.dtype).eps).to(value.device, _WIDE.get(node.dtype, node.dtype))
 
+    def prepare(self) -> list[Node]:
+        """Compute all values in eager, which the others are compared with. -> The operations of the graph."""
+        every = [n for n in self.graph.nodes if info(n.op).kind not in ("input", "number") and _tensor(n)]
+        part, _ = _part(self.graph, every)
+        self.like = dict(zip(every, self.run(part, self.tensors)))
+        self.fixed = {n: self.like[n] for n in self.forced}
+        return every
+
     def values(self, actual: dict[Node, torch.Tensor]) -> None:
         """Compare the results; the first node of the graph whose value is wrong becomes a fault. ``actual``: values of
         results in the call itself."""
         with torch.no_grad():
-            every = [n for n in self.graph.nodes if info(n.op).kind not in ("input", "number") and _tensor(n)]
-            part, _ = _part(self.graph, every)
-            self.like = dict(zip(every, self.run(part, self.tensors)))
-            self.fixed = {n: self.like[n] for n in self.forced}
+            every = self.prepare()
             rest = [n for n in self.outputs if n not in actual]
             bad = self.worst(list(actual), actual.values()) or (self.worst(rest) if rest else None)
             inner = [n for n in every if n not in self.outputs and not n.impure]
@@ -268,19 +276,23 @@ class _Check:
 
     # -- gradients
 
-    def gradients(self, gradient: Gradient) -> None:
-        """Compare the gradients; the operation behind the last wrong one becomes a fault."""
+    def aim(self, gradient: Gradient) -> None:
+        """Choose the results whose gradients are compared, and what is given as the gradient of each."""
         returned = [o.node for o in self.graph.outputs if o.mutates is None]
         with_gradient = dict.fromkeys(returned[i] for i in gradient.tangents)
         self.targets = [n for n in with_gradient if n.op != "input" and _floating(n) and n not in self.forced]
+        generator = torch.Generator().manual_seed(1)
+        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n])
+                         for n in self.targets}
+
+    def gradients(self, gradient: Gradient) -> None:
+        """Compare the gradients; the operation behind the last wrong one becomes a fault."""
+        self.aim(gradient)
         if any(n.impure and any(map(_floating, n.inputs)) for n in self.forced):
             self.report.unchecked.append(f"{self.name}: gradients through operations that draw random numbers, such as "
                                          "dropout")
         if not self.targets:
             return
-        generator = torch.Generator().manual_seed(1)
-        self.tangents = {n: torch.randn(self.like[n].shape, generator=generator, dtype=torch.float64).to(self.like[n])
-                         for n in self.targets}
         bad = self.wrong_gradient(tuple(gradient.wrt), ())
         self.report.checked += self.compared
         if bad is None:
@@ -447,7 +459,7 @@ def watching(report: Verification, gradients: bool) -> Callable:
                 report.unchecked.append(f"{name}: it has an autograd.Function in it")
                 return results
             try:
-                check = _Check(copied, tensors, dict(zip(plan.int_symbols, arguments[len(tensors):])), report, name)
+                check = Check(copied, tensors, dict(zip(plan.int_symbols, arguments[len(tensors):])), report, name)
                 with torch.random.fork_rng():
                     check.values(computed(copied, arguments, results))
                     if gradients and gradient is not None:

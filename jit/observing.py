@@ -11,7 +11,9 @@ import threading
 import time
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
+
+from . import config
 
 KERNEL, LIBRARY, USER_KERNEL = "kernel", "library", "user kernel"
 
@@ -36,7 +38,7 @@ class Step:
     Attributes:
         kind: ``KERNEL``, of ours; ``LIBRARY``, an operator of PyTorch's; ``USER_KERNEL``, a Triton kernel of the
             program's own.
-        name: of the kernel, or of the operator.
+        name: of the kernel, as profilers show it, or of the operator.
         computes: the names of the operations that it does, in order.
         places: where in the program these stand, without repeats, in order.
         space: the sizes that its loops go over, or of a library call's first result, as text.
@@ -47,7 +49,9 @@ class Step:
         seconds: measured, of one run.
         least: the seconds that the device's memory and arithmetic allow at best.
         times: how often a run of the plan does it; all figures are of one time.
-        words: the few operations that tell most of a kernel.
+        part: which part of a plan it is in, from 0, where the plan does some parts several times.
+        source: of a kernel of ours, the name of its text; several steps may share one.
+        function: of a kernel of ours, the function's name in the binary, as ``perf`` and the GPU's own lane show it.
     """
 
     kind: str
@@ -63,7 +67,20 @@ class Step:
     seconds: float | None = None
     least: float | None = None
     times: int = 1
-    words: tuple[str, ...] = ()
+    part: int = 0
+    source: str = ""
+    function: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A graph whose compilation has begun: a copy, what was noted of each input, what it is differentiated for, and the
+    options that are not at their defaults."""
+
+    graph: Any
+    inputs: list
+    gradient: Any
+    options: dict[str, object]
 
 
 class Observer:
@@ -75,10 +92,15 @@ class Observer:
             one.
         lines: code object -> the lines of it that were executed.
         captured: each ``frame.capture.Captured``, and the options of the function that was compiled.
+        begun: each captured graph, of which a compilation has begun, as it was then, where inputs are described.
         plans: graph as captured -> what it was compiled to.
+        errors: rules of ours that have failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, describe: Callable[[Any], Any] | None = None) -> None:
+        self.describe = describe
+        self.begun: dict[Any, Begun] = {}
+        self.errors: list[BaseException] = []
         self.phases: dict[str, float] = {}
         self.lines: dict[types.CodeType, set[int]] = {}
         self.captured: list[tuple[Any, Any]] = []
@@ -88,6 +110,12 @@ class Observer:
 
     def follows(self, code: types.CodeType, is_called: bool) -> None:
         self.followed[code] = self.followed.get(code, True) and is_called
+
+    def begins(self, graph: Any, tensors: Sequence[Any], gradient: Any) -> None:
+        """A graph is about to be compiled for these inputs."""
+        if self.describe is not None:
+            self.begun[graph] = Begun(graph.copy(), [self.describe(t) for t in tensors], gradient,
+                                      config.changed())
 
     def reading(self, code: types.CodeType, instructions: Sequence[Any]) -> Any:
         """The instructions of a code object, of which each that is read counts as executed."""
@@ -119,16 +147,79 @@ class _Read:
         return instr
 
 
+class Lines:
+    """The lines that captures follow.
+
+    Attributes:
+        runs: (code object, lines of it in the order in which they were executed).
+    """
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[types.CodeType, list[int]]] = []
+
+    def reading(self, code: types.CodeType, instructions: Sequence[Any]) -> Any:
+        """The instructions of a code object, of which each that is read counts as executed."""
+        lines: list[int] = []
+        self.runs.append((code, lines))
+        return _Followed(lines, instructions)
+
+
+class _Followed:
+    __slots__ = ("lines", "instructions")
+
+    def __init__(self, lines: list[int], instructions: Sequence[Any]) -> None:
+        self.lines, self.instructions = lines, instructions
+
+    def __getitem__(self, place: int) -> Any:
+        instr = self.instructions[place]
+        if instr.line and (not self.lines or self.lines[-1] != instr.line):
+            self.lines.append(instr.line)
+        return instr
+
+
+def reading(code: types.CodeType, instructions: Sequence[Any]) -> Any:
+    """The instructions of a code object that is captured in this thread, for whoever asks for their lines."""
+    for reader in (observer(), getattr(_local, "lines", None)):
+        if reader is not None:
+            instructions = reader.reading(code, instructions)
+    return instructions
+
+
+@contextlib.contextmanager
+def following(lines: Lines | None) -> Iterator[None]:
+    """The lines of what is captured in the block are added to ``lines``; None: nobody asks for them."""
+    before, _local.lines = getattr(_local, "lines", None), lines
+    try:
+        yield
+    finally:
+        _local.lines = before
+
+
 def observer() -> Observer | None:
     """Whoever asks for a report in this thread."""
     return getattr(_local, "observer", None)
 
 
 @contextlib.contextmanager
-def observed() -> Iterator[Observer]:
-    """All that is compiled in the block is told to the observer that it gives."""
-    before, _local.observer = observer(), Observer()
+def observed(describe: Callable[[Any], Any] | None = None) -> Iterator[Observer]:
+    """All that is compiled in the block is told to the observer that it gives. ``describe``: what is noted of each
+    input of a graph."""
+    before, made = observer(), Observer(describe)
+    _local.observer = made
     try:
-        yield _local.observer
+        yield made
     finally:
         _local.observer = before
+
+
+# Observes a block for the name of what is compiled in it, and writes all of it to the folder ``config.debug``: set by
+# what writes it, which is loaded later than this.
+recorder: Callable[[str], contextlib.AbstractContextManager] | None = None
+
+
+def recorded(name: str) -> contextlib.AbstractContextManager:
+    """A block in which something of this name is compiled: written to ``config.debug``, where that is set and nobody
+    else observes."""
+    if not config.debug or observer() is not None or recorder is None:
+        return contextlib.nullcontext()
+    return recorder(name)

@@ -24,6 +24,9 @@ KINDS = {
                           "remove the call of jit.graph_break()"),
     "disabled": Reason("A function that is marked with `jit.disable`, or compiled with `torch.compile`, is called.",
                        "the function is marked with jit.disable"),
+    "debugger": Reason("The program stops in a debugger, by `breakpoint()` or `pdb.set_trace()`. The whole function "
+                       "runs in eager, so that its lines are stepped through and its variables are there.",
+                       "remove the call of breakpoint()"),
     # the values of tensors
     "data-dependent-branch": Reason("Which way the program goes depends on the values of a tensor.",
                                     "have both ways set the same variables to tensors of the same types, or use "

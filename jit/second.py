@@ -17,7 +17,7 @@ import torch
 
 from . import failures, logs, meanwhile
 from .collecting import uncollected
-from .compiling import compile_joint, compile_joint_in_parts, schedule, telling_of
+from .compiling import compile_joint, compile_joint_in_parts, named, schedule, telling_of
 from .errors import Unsupported
 from .graph.autodiff import Differentiated, differentiate, differentiated_again, gradients, settled
 from .graph.autodiff.replay import draws
@@ -173,7 +173,7 @@ class _Second:
         else:
             graph = optimize(settled(graph, found.given, self.changed))
             reads = _reads(graph, graph.nodes)
-            compiled = schedule(graph, frozenset(unaligned))
+            compiled = named(schedule(graph, frozenset(unaligned)), "second backward", graph)
             call, int_symbols = compiled.call, tuple(compiled.int_symbols)
         if not set(int_symbols) <= set(self.int_symbols):
             raise Unsupported("double backward needs sizes that were not saved", kind="gradient")

@@ -78,6 +78,13 @@ def verify(model: Any, *, gradients: bool = True, **options: Any) -> Callable[..
     raise AssertionError
 
 
+def minify(model: Any, args: Sequence[object] = (), kwargs: dict[str, object] | None = None, *,
+           isolated: bool = False, **options: Any) -> Any:
+    """There is nothing to cut: raises CompileError."""
+    _tell(2, True)
+    raise AssertionError
+
+
 def reset() -> None:
     """There is nothing to forget."""
 

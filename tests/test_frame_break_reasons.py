@@ -84,6 +84,21 @@ def _(x):
     return y * 2
 
 
+def with_another_debugger(fn, *args):
+    before, sys.breakpointhook = sys.breakpointhook, lambda *args, **kwargs: None
+    try:
+        return fn(*args)
+    finally:
+        sys.breakpointhook = before
+
+
+@breaks("debugger", call=with_another_debugger, whole=True)
+def _(x):
+    y = x + 1
+    breakpoint()  # here
+    return y * 2
+
+
 @jit.disable
 def left_alone(x):
     return x + 1

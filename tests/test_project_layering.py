@@ -15,7 +15,7 @@ PACKAGE = ROOT / "jit"
 # room.
 SHARED = ("by_class", "collecting", "config", "devices", "logs", "errors", "failures", "meanwhile", "observing",
           "progress",
-          "reasons", "recent", "torch_private", "turns", "versions")
+          "reasons", "recent", "shown", "torch_private", "turns", "versions")
 ROOMS = ("frame", "graph", "codegen", "runtime")
 TOP = ("api", "uncompiled", "arguments", "explanation", "passes", "backends", "plans", "compiling", "in_parts",
        "narrowing", "numerics", "interop", "second", "report", "saving", "commands", "__init__", "__main__")

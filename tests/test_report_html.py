@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 
 def step(name="k", kind=KERNEL, **more):
-    given = dict(kind=kind, name=name, computes=("add", "mul"), places=(Place("/p/model.py", 12, "f"),),
+    given = dict(kind=kind, name=name, source=name, computes=("add", "mul"), places=(Place("/p/model.py", 12, "f"),),
                  space="1024 x 768", device="cuda:0", read=3 * MIB, written=MIB, operations=2_500_000)
     return Step(**{**given, **more})
 

@@ -141,7 +141,7 @@ def test_all_launches_are_told(layers, train):
     assert sum(step.times for step in steps_of(told) if step.kind == model.LIBRARY) == 2 * layers
     assert bool(steps_of(told, model.BACKWARD)) == train
     names = {name for region in told.report.regions for plan in region.plans for name, _ in plan.kernels}
-    assert names == {step.name for step in steps if step.kind == model.KERNEL}
+    assert names == {step.source for step in steps if step.kind == model.KERNEL}
 
 
 def test_phases_are_no_longer_than_the_whole():
@@ -321,3 +321,46 @@ def test_words(n, expected):
     assert text.several(n, "thing") == expected
     assert [text.ordinal(k) for k in (1, 2, 3, 4, 11, 12, 21, 102)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "102nd"]
+
+
+def test_the_entries_of_a_compiled_function_are_told():
+    """Which there are, how often they were used, and what keeps each from serving the call."""
+    def f(x, n):
+        y = x * n
+        jit.graph_break()
+        return y + 1
+
+    compiled = jit.compile(f, dynamic=False)
+    assert jit.explain(compiled)(torch.randn(3), 2).report.entries == ()
+    for _ in range(3):
+        compiled(torch.randn(3), 2)
+    compiled(torch.randn(5), 2)
+    told = jit.explain(compiled)(torch.randn(5), 2)
+    own = [e for e in told.report.entries if e.differs is not None]
+    assert [(e.number, e.calls, e.differs == "") for e in own] == [(0, 2, False), (1, 0, True)]
+    assert "x" in own[0].differs and "5" in own[0].differs
+    assert len(told.report.entries) == 4  # what goes on behind the break has two as well
+    assert "entry 1: has served 0 calls; it would serve this one" in " ".join(told.text(200).split())
+    assert [e.differs == "" for e in jit.explain(compiled)(torch.randn(4), 2).report.entries[:2]] == [False, False]
+
+
+def test_the_entries_of_modules_and_methods_are_told(tmp_path):
+    class Model(nn.Module):
+        def forward(self, x, *more, scale=1.0, **options):
+            return x * scale
+
+        @jit.compile
+        def twice(self, x):
+            return 2 * x
+
+    model = Model()
+    compiled = jit.compile(model)
+    compiled(torch.ones(3), scale=2.0)
+    told = jit.explain(compiled)(torch.ones(3), scale=2.0)
+    assert [e.differs for e in told.report.entries] == [""]
+    told.save(tmp_path / "page.html")
+    assert "nothing: it would serve this call" in (tmp_path / "page.html").read_text()
+    model.twice(torch.ones(3))
+    assert [e.differs for e in jit.explain(model.twice)(torch.ones(3)).report.entries] == [""]
+    (entry,) = jit.explain(model.twice)(torch.ones(3, dtype=torch.float64)).report.entries
+    assert "float64" in entry.differs or "Double" in entry.differs

@@ -18,7 +18,7 @@ class FirstBranch(Extension):
 
     def on_module_members(self, *, node: Any, mod: Module, **kwargs: Any) -> None:
         for branch in getattr(node, "body", ()):
-            if mod.path != "jit" or not isinstance(branch, ast.If):
+            if mod.path != "jit" or not isinstance(branch, ast.If) or not branch.orelse:
                 continue
             for statement in branch.body:
                 if isinstance(statement, ast.ImportFrom):

@@ -5,21 +5,23 @@ and why. It is made while a plan is, where someone asks for a report (``jit.obse
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..graph.dims import hint
 from ..graph.ir import filled
-from ..graph.prim_info import QUOTIENT
-from ..graph.prims import VIEWS, base_of, info
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
+from ..graph.prims import FUSED_ATTENTION, VIEWS, base_of, info
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Step
 from .indexing import bytes_hint, numel_hint
+from .kernel_names import computed, places, what
 from .library_calls import arguments_of
 from .planned import CallLibrary, RunKernel, RunTogether
+from .target import target_of
 from .user_launches import LaunchUserKernel
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A plan. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
+    """A plan. ``name``: what profilers call a run of it. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
     memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
     loop kernel. ``text``: of the runtime's plan."""
 
@@ -42,6 +44,7 @@ class Described:
     live: tuple[int, ...]
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
+    name: str = ""
 
 
 def describe(planner: Planner, plan: Plan) -> Described:
@@ -49,8 +52,9 @@ def describe(planner: Planner, plan: Plan) -> Described:
     steps: list[Step] = []
     number_of: dict[int, int] = {}  # id of what a step was planned for -> number of the step
     live, in_use = _live(planner, ("temp", "alloc", "extern")), []
+    shares = collections.Counter(id(origin) for step in planner.steps for origin in _origins(planner, step))
     for step, t in zip(planner.steps, planner.times, strict=True):
-        made = _step(planner, step)
+        made = _step(planner, step, shares)
         if made is None:
             continue
         for origin in _origins(planner, step):
@@ -69,9 +73,9 @@ def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Describ
     """A plan of parts, each of which is done so many times."""
     steps: list[Step] = []
     apart, live = [], []
-    for part, times in parts:
+    for k, (part, times) in enumerate(parts):
         apart += [(a + len(steps), b + len(steps), why, moved) for a, b, why, moved in part.apart]
-        steps += [dataclasses.replace(step, times=step.times * times) for step in part.steps]
+        steps += [dataclasses.replace(step, times=step.times * times, part=k) for step in part.steps]
         live += part.live
     return Described(tuple(steps), tuple(apart), sum(part.inputs * times for part, times in parts),
                      sum(part.results * times for part, times in parts),
@@ -89,7 +93,9 @@ def _origins(planner: Planner, step: Any) -> list:
     return [step.node] if isinstance(step, (CallLibrary, LaunchUserKernel)) else []
 
 
-def _step(planner: Planner, step: Any) -> Step | None:
+def _step(planner: Planner, step: Any, shares: Mapping[int, int]) -> Step | None:
+    """``shares``: id of what a step was planned for -> how many steps it takes, which share its results and
+    arithmetic."""
     if isinstance(step, (CallLibrary, LaunchUserKernel)):
         return _library_call(step.node, USER_KERNEL if isinstance(step, LaunchUserKernel) else LIBRARY)
     if not isinstance(step, (RunKernel, RunTogether)):
@@ -97,55 +103,44 @@ def _step(planner: Planner, step: Any) -> Step | None:
     nodes: dict[Node, None] = {}
     reads: dict[Node, None] = {}
     for origin in _origins(planner, step):
-        found, read = _of_origin(origin)
+        found, read = computed(origin)
         nodes |= found
         reads |= read
     runs = getattr(step, "runs", (step,))
     kernel, key = planner.launches[runs[0].number], planner.launch_keys[runs[0].number]
     if isinstance(step, RunTogether) and step.key in planner.joined:
         key = step.key
-    written = [n for n in nodes if n in planner.buffers.storages]
+    share = max(shares[id(origin)] for origin in _origins(planner, step))
+    written = sum(bytes_hint(n) for n in nodes if n in planner.buffers.storages)
+    written += sum(numel_hint(t.shape) * t.dtype.itemsize for n in nodes if n.several for t in n.types if t is not None)
     return Step(
-        KERNEL, planner.named[key].name if key in planner.named else kernel.name,
-        tuple(_what(n) for n in nodes if n.op not in VIEWS), _places(nodes), _space(planner, runs), str(kernel.device),
-        _read(n for n in reads if n not in nodes), sum(map(bytes_hint, written)), sum(map(operations, nodes)),
-        words=_words(nodes))
+        KERNEL, planner.name_of(runs),
+        tuple(what(n) for n in nodes if n.op not in VIEWS), places(nodes), _space(planner, runs), str(kernel.device),
+        _read([n for n in reads if n not in nodes], nodes), written // share, sum(map(operations, nodes)) // share,
+        source=planner.named[key].name if key in planner.named else kernel.name,
+        function=_function(planner, key))
 
 
-def _of_origin(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
-    """The nodes that the kernel of a group, or of a node, computes, and those that it reads."""
-    members = getattr(origin, "members", None)
-    if members is None:
-        return {origin: None}, dict.fromkeys(origin.inputs)
-    reads = {node: None for m in members for node in m.reads}
-    found: dict[Node, None] = {}
-    waiting = [*(m.node for m in members), *origin.calls]
-    own = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if node not in found and (node not in reads or node in own):
-            found[node] = None
-            waiting += [i for i in node.inputs if i.op != "input"]
-    order = sorted(found, key=lambda n: n.id)
-    return dict.fromkeys(order), reads | {i: None for n in order for i in n.inputs if i.op == "input"}
+def _function(planner: Planner, key: tuple) -> str:
+    """The name of a kernel's function in the binary, as far as its target tells."""
+    kernel = planner.named.get(key)
+    if kernel is None or planner.options.target == "reference":
+        return ""
+    return getattr(target_of(kernel.device), "function_of", lambda *_: "")(kernel, planner.code[key])
 
 
 def _library_call(node: Node, kind: str) -> Step | None:
-    name = _what(node)
+    name = what(node)
     results = [t for t in node.types if t is not None]
     space = " x ".join(map(str, map(hint, results[0].shape))) if results else ""
     written = sum(numel_hint(t.shape) * t.dtype.itemsize for t in results)
-    return Step(kind, name, (name,), _places([node]), space, str(_device(node)), _read(node.inputs), written,
+    return Step(kind, name, (name,), places([node]), space, str(_device(node)), _read(node.inputs), written,
                          operations(node), _why(node))
 
 
 def _device(node: Node) -> torch.device:
     types = [t for t in (*node.types, *(i.types[0] for i in node.inputs)) if t is not None]
     return types[0].device if types else torch.device("cpu")
-
-
-def _what(node: Node) -> str:
-    return node.attrs["target"].removeprefix("aten::") if node.op == "aten_call" else node.op
 
 
 def _why(node: Node) -> str:
@@ -160,13 +155,6 @@ def _why(node: Node) -> str:
     return "there is no kernel of ours for it"
 
 
-def _words(nodes: Iterable[Node], most: int = 4) -> tuple[str, ...]:
-    """The operations that tell most of a kernel, each once: those first that cost more than arithmetic does."""
-    found = [n for n in nodes if info(n.op).kind not in ("number", "source", "copy", "view")]
-    found.sort(key=lambda n: info(n.op).kind == "pointwise" and info(n.op).cost.cpu <= QUOTIENT.cpu)
-    return tuple(dict.fromkeys(map(_what, found)))[:most]
-
-
 def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
     texts = []
     for run in runs:
@@ -178,22 +166,28 @@ def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
     return ", ".join(dict.fromkeys(texts))
 
 
-def _places(nodes: Iterable[Node]) -> tuple[Place, ...]:
-    """Where in the program they stand."""
-    return tuple(dict.fromkeys(Place(*(n.loc.user or n.loc)[:3]) for n in nodes if n.loc is not None))
-
-
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _read(nodes: Iterable[Node]) -> int:
-    """Bytes of what is read: of each memory no more than there is, and what is expanded once."""
+def _read(nodes: Iterable[Node], readers: Iterable[Node] = ()) -> int:
+    """Bytes of what ``readers`` read: of each memory no more than there is, what is expanded once, and of what is looked
+    up by indices as much as is found there."""
     found: dict[Node, int] = {}
+    looked_up: dict[Node, int] = {}
+    otherwise = set()
+    for reader in readers:
+        for k, n in enumerate(reader.inputs):
+            if k == 0 and info(reader.op).kind == "index":
+                looked_up[n] = looked_up.get(n, 0) + numel_hint(reader.type.shape)
+            else:
+                otherwise.add(n)
     for n in nodes:
         if n.several:
             continue
         base = base_of(n)
         seen = math.prod(hint(d) for d, stride in zip(n.type.shape, n.type.strides) if hint(stride) != 0)
+        if n in looked_up and n not in otherwise:
+            seen = min(seen, looked_up[n])
         whole = bytes_hint(base) if not base.several else seen * n.type.dtype.itemsize
         found[base] = min(whole, found.get(base, 0) + seen * n.type.dtype.itemsize)
     return sum(found.values())
@@ -209,26 +203,38 @@ def operations(node: Node) -> int:
     return (_flops_of(node) or 0) if kind == "call" else 0
 
 
+_ATTENTION_OF_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
 def _flops_of(node: Node) -> int | None:
     """Of products, convolutions and attention, as ``torch.utils.flop_counter`` counts them; None of others."""
-    from torch.utils.flop_counter import flop_registry  # late: for reports alone
+    from torch.utils.flop_counter import (  # late: for reports alone
+        flop_registry, sdpa_backward_flop_count, sdpa_flop_count)
 
-    if node.op != "aten_call" or not node.attrs["target"].startswith("aten::"):
+    if node.op != "aten_call":
         return None
-    if node.attrs["target"] in ("aten::linear", "aten::matmul"):  # made of others, which that module counts
+    target = node.attrs["target"]
+    if target in ("aten::linear", "aten::matmul"):  # made of others, which that module counts
         return 2 * numel_hint(node.types[0].shape) * hint(node.inputs[0].type.shape[-1])
-    packet = getattr(torch.ops.aten, node.attrs["target"].removeprefix("aten::"), None)
+    packet = getattr(torch.ops.aten, target.removeprefix("aten::"), None) if target.startswith("aten::") else None
     count = flop_registry.get(packet)
-    if count is None:
-        return None
-    args = list(filled(list(node.attrs["args"]), [None if i.several else _shape(i.type) for i in node.inputs]))
+    args: list[Any] = list(filled(list(node.attrs["args"]), [None if i.several else _shape(i.type)
+                                                             for i in node.inputs]))
     named = dict(args.pop()) if args and isinstance(args[-1], dict) else {}
-    declared = arguments_of(node.attrs["target"], node.attrs["overload"])
-    named.update({a.name: v for a, v in zip(declared, args) if a.kwarg_only})
-    args = [v for a, v in zip(declared, args) if not a.kwarg_only]
-    results = [_shape(t) for t in node.types if t is not None]
     try:
-        return int(count(*args, **named, out_val=results[0] if len(results) == 1 else tuple(results)))
+        if target in FUSED_ATTENTION:
+            shapes = args[:3] if target == FUSED_ATTENTION[0] else [args[3], *args[:3]]
+        elif target.startswith(_ATTENTION_OF_CPU):  # which that module does not know
+            shapes = args[:4] if target.endswith("_backward") else args[:3]
+        elif count is None:
+            return None
+        else:
+            declared = arguments_of(target, node.attrs["overload"])
+            named.update({a.name: v for a, v in zip(declared, args) if a.kwarg_only})
+            args = [v for a, v in zip(declared, args) if not a.kwarg_only]
+            results = [_shape(t) for t in node.types if t is not None]
+            return int(count(*args, **named, out_val=results[0] if len(results) == 1 else tuple(results)))
+        return sdpa_flop_count(*shapes) if len(shapes) == 3 else sdpa_backward_flop_count(*shapes)
     except Exception:  # a formula that does not take these arguments: the figure is not known
         return None
 

@@ -4,7 +4,7 @@ writes its own part of the runtime's plan. See ``emit_plan`` for the writer."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Callable
 
@@ -47,8 +47,10 @@ class RunKernel:
     device: torch.device
     commits: bool = False
 
-    def write(self, writer: PlanWriter) -> None:
+    def write(self, writer: PlanWriter, name: str = "") -> None:
+        """``name``: of the step, where it is not of this run alone."""
         p, regs = writer.p, writer.regs
+        name = name or p.name_of((self,))
         kernel, key = p.launches[self.number], p.launch_keys[self.number]
         flag, traps = None, devices.backend(self.device).traps
         writer.committing |= self.commits
@@ -60,9 +62,10 @@ class RunKernel:
         sizes = tuple(regs.symbol(n) for n in kernel.sizes)
         written = tuple(s for s, b in zip(slots, kernel.buffers) if b.role != "in")
         if p.options.target == "reference":
-            writer.add(Call(p.code[key], slots, sizes, written))
+            writer.add(Call(p.code[key], slots, sizes, written, name))
         else:
-            writer.add(target_of(kernel.device).step(p.code[key], slots, sizes, written, _number(writer, key, kernel)))
+            step = target_of(kernel.device).step(p.code[key], slots, sizes, written, _number(writer, key, kernel))
+            writer.add(replace(step, name=name))
         if flag is not None and not traps:
             writer.add(Check(flag, "index out of range in self"))
 
@@ -86,9 +89,10 @@ class RunTogether:
 
     def write(self, writer: PlanWriter) -> None:
         p, regs = writer.p, writer.regs
+        name = p.name_of(self.runs)
         if self.key not in p.joined:  # in any order
             for run in reversed(self.runs):
-                run.write(writer)
+                run.write(writer, name)
             return
         slots = tuple(tuple(map(self._place, [writer] * len(offsets), run.arguments, offsets))
                       for run, offsets in zip(self.runs, self.offsets))
@@ -97,7 +101,8 @@ class RunTogether:
                      for kernel, values in zip(self.kernels, self.values))
         written = tuple(s for of_one in slots for s, b in zip(of_one, self.kernels[0].buffers) if b.role != "in")
         numbers = [_number(writer, self.key, kernel, values) for kernel, values in zip(self.kernels, self.values)]
-        writer.add(target_of(self.kernels[0].device).joined_step(p.code[self.key], slots, ints, written, numbers))
+        step = target_of(self.kernels[0].device).joined_step(p.code[self.key], slots, ints, written, numbers)
+        writer.add(replace(step, name=name))
 
     @staticmethod
     def _place(writer: PlanWriter, storage: Storage, offset: int) -> int:

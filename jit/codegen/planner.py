@@ -13,7 +13,7 @@ import torch
 from .. import config, devices, logs, meanwhile, observing, runtime
 from ..graph.ir import TensorType
 from ..graph.prims import GROUPED
-from . import attention, epilogues, failing, fusion, grouped, lower, sure, timing, user_launches
+from . import attention, epilogues, failing, fusion, grouped, kernel_names, lower, sure, timing, user_launches
 from .alike import Alike
 from .buffers import Buffers, Storage
 from .by_rows import summed_by_rows
@@ -56,7 +56,7 @@ class Options:
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
     candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
     see ``runtime.plan.Plan``; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
-    as a backward does; ``registers``: those of a plan of which this graph's is to be a part."""
+    as a backward does; ``backward``: it is one, which its kernels' names say; ``registers``: those of a plan of which this graph's is to be a part."""
 
     target: str = "native"
     fuse: bool = True
@@ -67,6 +67,7 @@ class Options:
     choose: Optional[Callable] = None
     graphs: str = "never"
     owns_inputs: bool = False
+    backward: bool = False
     registers: Optional[Registers] = None
 
 
@@ -305,6 +306,10 @@ class Planner:
             for k, key in zip(kernels, keys):
                 self.code[key], text = found[k.name]
                 self.sources.append((k.name, text))
+
+    def name_of(self, runs: Sequence[RunKernel]) -> str:
+        """What profilers call a step that is these runs."""
+        return kernel_names.of_step([self.origins[run.number] for run in runs], self.options.backward)
 
     # the plan
 

@@ -137,8 +137,9 @@ def together(parts: Sequence[CompiledGraph], stamper: Stamper, results: Sequence
 
 
 def _described(parts: Sequence[CompiledGraph], stamper: Stamper, plan: Plan) -> Described | None:
-    """What the whole does, where someone asks for it."""
-    found = [(part.described, stamper.times.get(id(part), 0)) for part in parts]
+    """What the whole does, part by part in the order in which each is first run, where someone asks for it."""
+    by_id = {id(part): part for part in parts}
+    found = [(by_id[of].described, times) for of, times in stamper.times.items()]
     return None if any(d is None for d, _ in found) else several_times(found, plan)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,8 @@ for the device, CompileError where a tool fails.
 ``step(code, slots, ints, written, number) -> step``: the step of a plan that runs the code, which writes the memory of
 the slots ``written``. ``number`` gives the register that holds an expression over the kernel's sizes.
 
-It may have ``expects_kernels()``: kernels will be asked for soon. What takes a while to start is started.
+It may have ``function_of(kernel, code) -> str``: the name of the function in the binary, for reports; and
+``expects_kernels()``: kernels will be asked for soon. What takes a while to start is started.
 
 That of a device with ``Backend.joins_launches`` has more (without it, the runs that could be one are separate steps):
 ``may_join(kernel) -> bool``: whether several runs of a kernel can be one step; the argument ``joined`` of

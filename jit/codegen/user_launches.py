@@ -158,7 +158,8 @@ class LaunchUserKernel(CallLibrary):
         ints = tuple(regs.reg(call.numbers[a.at]) if isinstance(a, Number) else regs.reg(bits(kind, a))
                      for (_, a), kind in zip([p for p in taken if not isinstance(p[1], Pointer)], kinds))
         ((_, at),) = spec.grids
-        writer.add(Launch(code.kernel, pointers, ints, regs.regs(tuple(call.numbers[at: at + 3])), tuple(written)))
+        writer.add(Launch(code.kernel, pointers, ints, regs.regs(tuple(call.numbers[at: at + 3])), tuple(written),
+                          code.kernel.name))
 
     @staticmethod
     def _place(writer: PlanWriter, call: Call, given: list[int | None], pointer: Pointer) -> int:

@@ -104,6 +104,11 @@ def check(commands: dict[Block, list[tuple]], arguments: list[str], failing: set
                 raise BlockError(f"{args[0]} is read in the block {block.name!r} before it is stored")
 
 
+def rewriting(code: types.CodeType, function: types.FunctionType) -> str:
+    """The bytecode of a function, and of what it is rewritten to, as text."""
+    return f"original {code.co_qualname}:\n{dis.Bytecode(code).dis()}\nrewritten:\n{listing(function)}"
+
+
 def listing(function: types.FunctionType) -> str:
     """The bytecode of a rewritten function under the names of its blocks."""
     starts, lines = dict(function._jit_blocks), []

@@ -8,7 +8,6 @@ Where the rest cannot be resumed that way it runs in eager from the step on, or 
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
 import inspect
 import time
@@ -22,7 +21,7 @@ from ..errors import EagerRaises, NeedsEager, PassError, Unsupported
 from ..graph import memory, results
 from . import assumptions, breaks, guesses, library, opcodes  # noqa: F401  (the latter two fill the tables of rules)
 from . import source as src
-from .blocks import READ_BACK, WRITE_BACK, listing
+from .blocks import READ_BACK, WRITE_BACK, rewriting
 from .break_code import BreakCode, Broken, Return
 from .emit import Emitter
 from .executor import Frame, Returned
@@ -343,8 +342,7 @@ class Capture:
                 e.outputs = []
         target = e.finish(plan, inputs, self.code.co_name, repeatable, functools.partial(ending.leave, e))
         if bytecode_log:
-            bytecode_log(f"original {self.code.co_qualname}:\n{dis.Bytecode(self.code).dis()}\n"
-                         f"rewritten:\n{listing(target)}")
+            bytecode_log(rewriting(self.code, target))
         return Captured(target, s.guards, graph if needed else None, plan, self.breaks,
                         [v.source for v in s.recording.inputs], sees_tensors=self.sees_tensors(), check=check,
                         doubt=self.doubt, learner=getattr(ending, "learner", None))

@@ -10,16 +10,17 @@ import time
 import types
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from .. import config, failures, logs, meanwhile, observing, progress, torch_private, turns
+from .. import config, failures, logs, meanwhile, observing, progress, shown, torch_private, turns
 from ..collecting import uncollected
 from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import cures
 from ..runtime import guards as native_guards
 from ..runtime import names, native
 from ..runtime.numbers import unpack
-from . import background, stance, stored, trial
+from . import background, stance, stored, titles, traced_lines, trial
 from .capture import Captured, capture
 from .circumstances import MOST, Limits, circumstances
 from .dynamic import Dynamic, Told
@@ -100,8 +101,11 @@ class Settings:
         count_graph()
         with config.overlaid(**self.options) if self.options else contextlib.nullcontext(), meanwhile.scope():
             meanwhile.soon(session.guards.prepare)
-            plan = self.backend(graph, [v.obj for v in inputs], gradient)
-        if (observer := observing.observer()) is not None:
+            tensors = [v.obj for v in inputs]
+            if (observer := observing.observer()) is not None:
+                observer.begins(graph, tensors, gradient)
+            plan = self.backend(graph, tensors, gradient)
+        if observer is not None:
             observer.plans[graph] = plan
         binding = getattr(plan, "int_symbols", ())
         sources = [v.source for v in inputs]
@@ -294,7 +298,16 @@ class Missed:
             taken = background.take(self.waiting, dispatcher, values, self.compile_behind, self.ends_are_told)
             if taken is not background.IN_CALL:
                 return taken
-        with turns.hurried(), _lock:
+        followed = observing.Lines() if traced_lines.wanted() else None
+        entry = self.entry_for(dispatcher, values, followed)
+        if followed is not None:
+            traced_lines.tell(followed)
+        return entry
+
+    def entry_for(self, dispatcher, values: tuple[object, ...], followed: observing.Lines | None):
+        """An entry for a call, or None. ``followed``: whom the lines are told that are captured for it; then none is
+        taken from disk."""
+        with turns.hurried(), _lock, observing.following(followed):
             if self.given_up or self.limits.is_full(values):
                 return None
             for entry in dispatcher.entries:  # another thread may have compiled the same meanwhile
@@ -302,11 +315,31 @@ class Missed:
                     return entry
             fn = wrapped_function(dispatcher)
             code = user_code(fn)
-            with uncollected(), progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
-                                                   self.settings.option("progress")):
-                key = stored.key_of(self, fn, dispatcher, values)
+            with (uncollected(), self.named(dispatcher), observing.recorded(code.co_qualname),
+                  progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
+                                     self.settings.option("progress"))):
+                key = None if followed is not None else stored.key_of(self, fn, dispatcher, values)
                 found = self.stored(dispatcher, fn, values, key)
                 return self.compile(dispatcher, values, key) if found is None else found
+
+    @contextlib.contextmanager
+    def named(self, dispatcher) -> Iterator[None]:
+        """What is compiled in the block is named after the function, and a profiler is told of it."""
+        title = self.shown(dispatcher)
+        with shown.compiling(title), torch_private.recorded(f"jit: compiling {title}"):
+            yield
+
+    def shown(self, dispatcher) -> str:
+        """What profilers call the function; the native dispatcher asks."""
+        fn = wrapped_function(dispatcher)
+        return titles.title(fn, user_code(fn), self.bound, self.dynamic.resumed)
+
+    def told(self, dispatcher) -> str:
+        """The ``repr`` of the dispatcher, which asks."""
+        fn = wrapped_function(dispatcher)
+        alike = [m for m in (ref() for ref in list(_missed.values())) if m and m.settings is self.settings]
+        return titles.told(user_code(fn), self.bound, len(dispatcher.entries),
+                           [c for m in alike for c in m.captures], self.given_up)
 
     def stored(self, dispatcher, fn: types.FunctionType, values: tuple[object, ...], key: str | None):
         """An entry for the call that another process has made, if there is one."""
@@ -343,16 +376,17 @@ class Missed:
         there should be one. ``known``: the entries that did not fit when the call was made; where one does now, the
         call has changed what it was given, and the entry is none for calls like it."""
         fn = wrapped_function(dispatcher)
-        with _lock, turns.working(lambda: (background.shared_state(), fn.__code__)):
+        with _lock, self.named(dispatcher), turns.working(lambda: (background.shared_state(), fn.__code__)):
             if self.given_up or self.limits.is_full(values) or not self.may_wait():
                 return True
             fitting = [entry for entry in dispatcher.entries if entry.guards.check(values)]
             if fitting:
                 return not any(entry in known for entry in fitting)
-            key = stored.key_of(self, fn, dispatcher, values)
-            entry = self.stored(dispatcher, fn, values, key)
-            if entry is None:
-                entry = self.compile(dispatcher, values, key)
+            with observing.recorded(user_code(fn).co_qualname):
+                key = stored.key_of(self, fn, dispatcher, values)
+                entry = self.stored(dispatcher, fn, values, key)
+                if entry is None:
+                    entry = self.compile(dispatcher, values, key)
             return entry is None or entry.guards.check(values)
 
     def may_take_back(self) -> bool:
@@ -488,6 +522,8 @@ class Missed:
     def failed(self, fn: Callable, error: Exception) -> None:
         """A failure for which there is no entry: one warning, and this call runs in eager, or the error itself with
         ``fullgraph`` or ``config.strict``."""
+        if (observer := observing.observer()) is not None:
+            observer.errors.append(error)
         if self.settings.fullgraph:
             raise error
         code = user_code(fn)
@@ -551,22 +587,17 @@ def track(dispatcher):
     return dispatcher
 
 
-def why_again(fn: Any) -> list[tuple[str, Again]]:
-    """(name of a function, why it was compiled again) of a compiled function or module, and of what goes on behind its
-    graph breaks."""
+def known(fn: Any) -> tuple[Any, Missed | None]:
+    """The dispatcher of a compiled function or module, and what it has; None where nothing is compiled."""
     dispatcher = getattr(type(fn), "_jit_dispatcher", fn)
     dispatcher = getattr(dispatcher, "__func__", dispatcher)  # of a method
     known = _missed.get(dispatcher) if isinstance(dispatcher, native().Dispatcher) else None
-    missed = known and known()
-    if not missed:
-        return []
-    return why_again_under(missed.settings)
+    return dispatcher, known and known()
 
 
-def why_again_under(settings: Settings) -> list[tuple[str, Again]]:
-    """The same of all that is compiled with these settings: of a function, and of what goes on behind its breaks."""
-    alike = [(d, m) for d, m in ((d, ref()) for d, ref in _missed.items()) if m and m.settings is settings]
-    return [(user_code(wrapped_function(d)).co_qualname, again) for d, m in alike for again in m.again]
+def under(settings: Settings) -> list[tuple[Any, Missed]]:
+    """All that is compiled with these settings: a function, and what goes on behind its graph breaks."""
+    return [(d, m) for d, m in ((d, ref()) for d, ref in list(_missed.items())) if m and m.settings is settings]
 
 
 def dispatchers() -> list:

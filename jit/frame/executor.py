@@ -136,8 +136,7 @@ class Frame:
         """Execute until the frame returns, yields or raises, or is before the instruction ``stop``."""
         instructions, handlers, s = self.instructions, HANDLERS, self.s
         progress.tick()
-        if (observer := observing.observer()) is not None:
-            instructions = observer.reading(self.fn.code, instructions)
+        instructions = observing.reading(self.fn.code, instructions)
         while self.pc != stop:
             instr = instructions[self.pc]
             if self.spliceable:

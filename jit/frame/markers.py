@@ -6,9 +6,11 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar, overload
 
 from . import marks, tables
+
+_F = TypeVar("_F")
 
 
 def is_compiling() -> bool:
@@ -27,14 +29,14 @@ def cudagraph_mark_step_begin() -> None:
     """Nothing: results of recorded CUDA graphs stay the caller's, and no call takes back those of an earlier one."""
 
 
-def assume_constant_result(fn: Callable) -> Callable:
+def assume_constant_result(fn: _F) -> _F:
     """Mark a Python function whose result, for constant arguments, is taken to be what it is while its caller is
     compiled: it is called then, and no more. Usable as a decorator."""
     marks.put(fn, marks.CONSTANT)
     return fn
 
 
-def allow_in_graph(fn: Any) -> Any:
+def allow_in_graph(fn: _F) -> _F:
     """Mark a function, or each of a list, that belongs into the graph: where its bytecode cannot be followed, it is run
     once, while its caller is compiled, on stand-ins for tensors that record what is done with them. What else it does,
     it does then, and not at each call. Usable as a decorator.
@@ -54,7 +56,7 @@ def allow_in_graph(fn: Any) -> Any:
 
 
 def substitute_in_graph(original: Callable, *, can_constant_fold_through: bool = False,
-                        skip_signature_check: bool = False) -> Callable[[Callable], Callable]:
+                        skip_signature_check: bool = False) -> Callable[[_F], _F]:
     """A decorator for a Python function that is followed wherever captured code calls ``original``, usually a function
     in C that the compiler does not know, and does the same.
 
@@ -102,7 +104,15 @@ def _same_parameters(original: Callable, fn: Callable) -> bool:
     return both[0] == both[1]
 
 
-def nested_compile_region(fn: Callable | None = None) -> Any:
+@overload
+def nested_compile_region(fn: None = None) -> Callable[[_F], _F]: ...
+
+
+@overload
+def nested_compile_region(fn: _F) -> _F: ...
+
+
+def nested_compile_region(fn: Any = None) -> Any:
     """Mark a function that is called many times in one graph, such as a layer's. It is captured at each call, and its
     kernels, which have the same text each time, are compiled once. Usable as a decorator."""
     return nested_compile_region if fn is None else fn

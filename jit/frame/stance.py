@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from typing import Any, TypeVar
 
 from ..runtime import native
+
+_F = TypeVar("_F")
 
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 _now = "default"
@@ -23,7 +25,7 @@ def _set(stance: str) -> str:
     return before
 
 
-def set_stance(stance: str = "default") -> Any:
+def set_stance(stance: str = "default") -> Stance:
     """Say what compiled functions do from now on, in all threads; as a context manager or a decorator, inside only.
 
     Args:
@@ -52,7 +54,7 @@ class Stance:
     def __exit__(self, *error: object) -> None:
         _set(self.before)
 
-    def __call__(self, fn: Callable) -> Callable:
+    def __call__(self, fn: _F) -> _F:
         _set(self.before)
 
         @functools.wraps(fn)

@@ -170,6 +170,7 @@ def make_step(settings: Settings, code: types.CodeType, position: int, parked: b
                 return Finished(end.value)
     step._jit_capture, step._jit_stands_for = StepCapture, code
     step.__qualname__ = code.co_qualname
+    step._jit_line = next((line for begin, end, line in code.co_lines() if begin <= position < end), None)
     return make_dispatcher(step, settings, resumed="step")
 
 

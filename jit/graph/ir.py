@@ -137,13 +137,15 @@ def _is_contiguous(shape: Sequence[IntExpr], strides: Sequence[IntExpr]) -> bool
 
 class Loc(NamedTuple):
     """The source position that a node comes from; ``user``, that of the program itself where ``file`` is PyTorch's, as
-    (file, line, function); ``region``, the number of the checkpointed call that it is part of, 0 for none."""
+    (file, line, function); ``region``, the number of the checkpointed call that it is part of, 0 for none; ``call``,
+    the name of the function of PyTorch's that the program called there, "" where that is not known."""
 
     file: str
     line: int
     function: str
     user: tuple | None = None
     region: int = 0
+    call: str = ""
 
     def __str__(self) -> str:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"

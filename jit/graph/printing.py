@@ -131,9 +131,9 @@ def to_python(graph: Graph) -> str:
         if node.op == "input":
             lines.append(f"    # {node.name}: {node.type}")
             continue
-        if node.loc is not None and node.loc != loc:
-            loc = node.loc
-            lines.append(f"    # {loc}")
+        if node.loc is not None and node.loc[:5] != loc:
+            loc = node.loc[:5]
+            lines.append(f"    # {node.loc}")
         if node.op == "autograd_function":
             lines += ["    " + line for line in function_text(graph, node)]
             continue

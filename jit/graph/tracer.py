@@ -34,7 +34,7 @@ from jit.graph.handles import (
     Base, NamedResult, TensorHandle, ViewStep, conform, may_overlap_itself, next_version,
     overlaps_itself, replay, restriction, scatter, to_node, to_nodes, view_path,
 )
-from jit.graph.ir import Graph, Node, TensorType, same_ints
+from jit.graph.ir import Graph, Loc, Node, TensorType, same_ints
 from jit.graph.journal import Journal
 from jit.graph.prim_info import info
 from jit.graph.prims import VIEWS, base_of
@@ -44,7 +44,6 @@ from jit.graph.sym_float import plain
 
 if TYPE_CHECKING:
     from jit.graph.dims import IntExpr
-    from jit.graph.ir import Loc
     from jit.graph.memory import Region
     from jit.graph.recording import Gradient
     from jit.graph.sym_float import SymFloat
@@ -252,7 +251,7 @@ class Tracer:
         if binding is None:
             raise Unsupported(f"{getattr(fn, '__qualname__', fn)} is not a tensor operation that is known",
                               kind="unknown-function")
-        self.builder.loc = loc
+        self.builder.loc = loc if loc is None or loc.call else Loc(*loc[:5], binding.name)
         outer, self.doubted = self.doubted, refusals.check(self, fn, binding, args, kwargs)
         mark, sized = self.journal.checkpoint(), any(type(v) is Dim for v in (*args, *kwargs.values()))
         try:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import devices, observing
-from ..frame import dispatch
+from ..frame import entries
 from . import gather, html, show, text
 from .model import Recompile
 
@@ -162,6 +162,6 @@ def _reports(observer: observing.Observer) -> Any:
         by_settings.setdefault(id(settings), []).append((captured, settings))
     for rows in by_settings.values():
         captured = [c for c, _ in rows]
-        again = [Recompile(name, *row) for name, row in dispatch.why_again_under(rows[0][1])]
+        again = [Recompile(name, *row) for name, row in entries.why_again_under(rows[0][1])]
         yield gather.report(captured[0].code.co_qualname if captured[0].code is not None else "", captured, observer,
                             again)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import devices
+from ..frame.blocks import rewriting
 from ..graph.dims import hint
 from ..graph.prim_info import info
 from ..graph.prims import base_of
 from ..graph.writing import PackedGraph
 from ..runtime.guards import in_users_terms
 from . import model
-from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Place, Recompile
+from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Entry, Place, Recompile
 
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/[^/]*/")  # the folder of an installed package
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def report(title: str, captured: Sequence[Captured], observer: Observer,
-           recompiles: Sequence[Recompile] = (), code: types.CodeType | None = None) -> model.Report:
+           recompiles: Sequence[Recompile] = (), code: types.CodeType | None = None,
+           entries: Sequence[Entry] = ()) -> model.Report:
     """What these captures, which the observer was told of, came to. ``code``: of the function that it is about, where
     that is not the first one that was captured."""
     regions, used = [], []
@@ -48,8 +50,8 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
     place = _place(code) if code is not None else regions[0].place if regions else None
     sources = _sources(captured, used, observer, place)
     return model.Report(title, place, tuple(regions), tuple(sources), tuple(recompiles),
-                        _phases(observer), _versions(),
-                        "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))))
+                        _phases(observer), versions(),
+                        "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))), entries=tuple(entries))
 
 
 def _figures_of(device: str) -> str:
@@ -67,7 +69,8 @@ def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) ->
         else model.Guard("", str(fact), False)
         for source, fact in c.guards.rows())
     return model.Region(place.function, place, () if plan is None else tuple(_plans(plan, c.graph)), guards,
-                        tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed)
+                        tuple(map(_break, c.breaks)), c.seconds, c.instructions, unnamed,
+                        "" if c.target is None or c.code is None else rewriting(c.code, c.target))
 
 
 def _is_call_of_modules(code: types.CodeType) -> bool:
@@ -93,25 +96,18 @@ def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
     for direction, graph, described in zip((model.FORWARD, model.BACKWARD), graphs, plan.described):
         if described is None:
             continue
-        names = _labels(described)
+        own = {s.source for s in described.steps}
         if isinstance(graph, PackedGraph):
             graph = graph()
         found.append(model.PlanReport(
             direction, "" if graph is None else graph.python(),
             0 if graph is None else sum(info(n.op).kind not in ("input", "number") for n in graph.nodes),
-            tuple([dataclasses.replace(s, name=names.get(s.name, s.name), least=least_seconds(s))
-                   for s in described.steps]), tuple(model.Apart(*row) for row in described.apart),
+            tuple([dataclasses.replace(s, least=least_seconds(s)) for s in described.steps]),
+            tuple(model.Apart(*row) for row in described.apart),
             _memory(described, returned if direction == model.FORWARD and plan.backward is not None else None),
-            tuple((names[name], text) for name, text in plan.kernels if name in names),
-            tuple((names.get(name, name), text) for name, text in described.loops), described.text))
+            tuple((name, text) for name, text in plan.kernels if name in own), described.loops, described.text,
+            described.name))
     return found
-
-
-def _labels(described: Described) -> dict[str, str]:
-    """The name of each kernel -> what to call it: what it computes, and the end of the name, which tells it from others
-    that compute the same."""
-    return {s.name: "_".join([*s.words, s.name[-6:]]) for s in described.steps
-            if s.kind == model.KERNEL}
 
 
 def least_seconds(step: model.Step) -> float | None:
@@ -139,7 +135,8 @@ def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(found.items(), key=lambda row: -row[1]))
 
 
-def _versions() -> str:
+def versions() -> str:
+    """Those of what it runs with, as text."""
     parts = [f"Python {platform.python_version()}", f"PyTorch {torch.__version__}"]
     for package in ("triton",):
         try:

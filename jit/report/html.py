@@ -373,18 +373,21 @@ class _Page:
         inside = (
             self.strip(key, plan), self.step_table(key, plan, len(devices) > 1), self.apart(key, plan),
             self.memory(plan),
-            self.listing("Kernel sources", f"kernel-{key}", plan.kernels),
-            self.listing("Loops that the kernels are made from", f"loop-{key}", plan.loops),
+            self.listing("Kernel sources", f"kernel-{key}", plan.kernels, plan.steps),
+            self.listing("Loops that the kernels are made from", f"loop-{key}", plan.loops, plan.steps),
             self.texts(("The graph, as Python", plan.graph), ("What the runtime does, line by line", plan.text)),
         )
         opened = len(self.steps) <= _FOLDED_FROM or key == "0-0"
         return _fold(title, *inside, class_="card plan", id=f"plan-{key}", open=opened, data_group=True)
 
     @staticmethod
-    def listing(title: str, key: str, texts: Sequence[tuple[str, str]]) -> _Html | None:
+    def listing(title: str, key: str, texts: Sequence[tuple[str, str]], steps: Sequence[model.Step]) -> _Html | None:
         if not texts:
             return None
-        folds = [_fold((_el("span", name, class_="mono"),), _el("pre", _el("code", text)), class_="plain",
+        users: dict[str, dict[str, None]] = {}  # of each text, the names of the steps that are made from it
+        for step in steps:
+            users.setdefault(step.source, {})[step.name] = None
+        folds = [_fold((_el("span", ", ".join(users.get(name, (name,))), class_="mono"),), _el("pre", _el("code", text)), class_="plain",
                        id=f"{key}-{k}", data_item=True) for k, (name, text) in enumerate(texts, 1)]
         return _el("div", _el("h5", title, class_="aside"), *folds, class_="block kernels", data_group=True)
 
@@ -452,7 +455,7 @@ class _Page:
             kernels.setdefault(name, k)
         rows = []
         for k, step in enumerate(steps):
-            found = kernels.get(step.name)
+            found = kernels.get(step.source)
             cells = self.step_cells(k, step, f"kernel-{key}-{found}" if found is not None else None, say_device)
             moved = (step.read + step.written) * step.times
             cells.append(self.figure(moved, _bytes(moved), _bar(_ratio(moved, most)) if not timed else None,
@@ -489,7 +492,7 @@ class _Page:
         return [
             _el("td", str(number), class_="nr", data_v=number),
             _el("td", _el("span", step.kind, class_=f"badge {_STEP_CLASS.get(step.kind, 'user')}")),
-            _el("td", name, times, _note(step.why), _note(f"on {step.device}" if say_device else None),
+            _el("td", name, times, _note(step.why), _note(step.function and f"in the binary: {step.function}"), _note(f"on {step.device}" if say_device else None),
                 data_v=step.name),
             _el("td", _el("div", ", ".join(step.computes) or _UNKNOWN, class_="clamp mono")),
             _el("td", _el("div", *(self.place(p) for p in step.places), class_="clamp places mono")
@@ -588,14 +591,22 @@ class _Page:
                             class_="intro aside"), _el("div", table, class_="card padded"))
 
     def recompiles(self) -> _Html:
+        held = [_el("tr", _el("td", e.function, class_="mono"), _el("td", str(e.number)), self.figure(e.calls, f"{e.calls:,}"),
+                    _el("td", _UNKNOWN if e.differs is None else _el("code", e.differs) if e.differs
+                        else "nothing: it would serve this call"), data_item=True, data_n=k)
+                for k, e in enumerate(self.report.entries, 1)]
+        entries = _join((_el("p", "What calls before this one have compiled, and what differs from it in this call.",
+                             class_="intro aside"),
+                         _el("div", _table("Entries", ("Function", "Entry", "Calls served", "What differs"), held,
+                                           "entries"), class_="card padded"))) if held else None
         rows = [_el("tr", _el("td", r.function, class_="mono"), _el("td", str(r.number)),
                     _el("td", _el("code", r.differed) if r.differed else _UNKNOWN),
                     _el("td", _el("code", r.cure) if r.cure else _UNKNOWN), data_item=True, data_n=k)
                 for k, r in enumerate(self.report.recompiles, 1)]
         if not rows:
-            return _section("recompiles", "Recompiles", _nothing("No function was compiled more than once."))
+            return _section("recompiles", "Recompiles", entries, _nothing("No function was compiled more than once."))
         headers = ("Function", "Entry", "What differed", "What to write to avoid it")
-        return _section("recompiles", "Recompiles",
+        return _section("recompiles", "Recompiles", entries,
                         _el("p", "Functions that were compiled again, since a guard no longer held.",
                             class_="intro aside"),
                         _el("div", _table("Recompiles", headers, rows, "recompiles"), class_="card padded"))

@@ -58,6 +58,7 @@ class PlanReport:
         kernels: (name, source text).
         loops: (name, text) of each as a loop kernel, from which the source is made.
         text: of what the runtime does, a line each.
+        name: what profilers call a run of it.
     """
 
     direction: str
@@ -69,6 +70,7 @@ class PlanReport:
     kernels: tuple[tuple[str, str], ...]
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Region:
         breaks: at its end.
         seconds: of capturing and compiling it.
         instructions: how many instructions of Python's were followed.
+        bytecode: of the function, and what it is rewritten to.
         unnamed: what of it no other process could find, so that it is not kept on disk, and why.
     """
 
@@ -121,6 +124,7 @@ class Region:
     seconds: float
     instructions: int
     unnamed: tuple[str, ...] = ()
+    bytecode: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +166,18 @@ class Recompile:
 
 
 @dataclasses.dataclass(frozen=True)
+class Entry:
+    """A compiled form that a function had before it was reported on. ``calls``: how many it has served; ``differs``:
+    what in the reported call is not as it needs it; "": it would serve that call; None: not known, since it goes on
+    behind a graph break."""
+
+    function: str
+    number: int
+    calls: int
+    differs: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """All of it. ``phases``: seconds of each stage of compiling, without those inside it; ``versions``: what it was
     made with; ``device``: of the figures of the roofline, as text."""
@@ -175,3 +191,4 @@ class Report:
     versions: str
     device: str
     measured: bool = False
+    entries: tuple[Entry, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import api, backends, compiling, logs
+from .. import api, backends, compiling
 from ..frame import dispatch
 from ..frame.decode import decode
 from ..graph.ir import Graph
@@ -39,10 +39,10 @@ def stage(name: str, fn: Callable, args: Sequence[object], kwargs: dict[str, obj
         if code is None:
             raise NothingToShow(f"{fn!r} is not written in Python")
         return decode(code).text()
-    if name == "bytecode":
-        return _bytecode(fn, args, kwargs)
     told = api.explain(fn)(*args, **kwargs).report
     assert told is not None
+    if name == "bytecode":
+        return _joined([r.bytecode for r in told.regions if r.bytecode], "it is not rewritten: it runs as it is")
     if name == "guards":
         return _joined([f"{g.about}: {g.fact}" if g.about else g.fact for r in told.regions for g in r.guards],
                        "nothing is checked", "\n")
@@ -64,17 +64,6 @@ def stage(name: str, fn: Callable, args: Sequence[object], kwargs: dict[str, obj
         return _joined(texts, "there is nothing to do")
     return _joined(list(dict.fromkeys(loops if name == "loops" else kernels)),
                    "it needs no kernel of ours: everything is done by library calls")
-
-
-def _bytecode(fn: Callable, args: Sequence[object], kwargs: dict[str, object]) -> str:
-    said: list[str] = []
-    channel = logs.channel("bytecode")
-    channel.listener = said.append
-    try:
-        api.explain(fn)(*args, **kwargs)
-    finally:
-        channel.listener = None
-    return _joined(said, "it is not rewritten: it runs as it is")
 
 
 def _for_device(fn: Callable, args: Sequence[object], kwargs: dict[str, object],

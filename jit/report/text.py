@@ -23,7 +23,8 @@ def render(report: model.Report, width: int | None = None, everything: bool = Fa
     for k, region in enumerate(report.regions):
         for plan in region.plans:
             lines += _plan(k, region, plan, width, everything)
-    lines += [*_guards(report, width, everything), *_recompiles(report, width), *_phases(report, width)]
+    lines += [*_guards(report, width, everything), *_entries(report, width),
+              *_recompiles(report, width), *_phases(report, width)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -156,6 +157,17 @@ def _guards(report: model.Report, width: int, everything: bool) -> list[str]:
         lines.append("  " + " ".join(text.split())[:width - 2])
     if len(rows) > _MOST_GUARDS and not everything:
         lines.append(f"  and {len(rows) - _MOST_GUARDS} more: all with explanation.text(everything=True)")
+    return lines
+
+
+def _entries(report: model.Report, width: int) -> list[str]:
+    if not report.entries:
+        return []
+    lines = _heading("Entries that it has, compiled by calls before this one", width)
+    for e in report.entries:
+        served = f"{e.function}, entry {e.number}: has served {e.calls:,} {'call' if e.calls == 1 else 'calls'}"
+        fits = "" if e.differs is None else "; it would serve this one" if not e.differs else f"; not this one: {e.differs}"
+        lines += _wrapped(served + fits, width, "  ")
     return lines
 
 

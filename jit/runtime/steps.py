@@ -312,7 +312,8 @@ class Temp(Step):
 
 
 class _Kernel(Step):
-    """``written``: the slots whose memory the kernel writes, as far as whoever makes the step says."""
+    """``written``: the slots whose memory the kernel writes, as far as whoever makes the step says. ``name``: what
+    profilers call it (``jit.shown``)."""
 
     may_raise = False
     READS, WRITES = ("pointers",), ("written",)
@@ -328,6 +329,7 @@ class Call(_Kernel):
     pointers: tuple[int, ...]
     ints: tuple[int, ...]
     written: tuple[int, ...] = ()
+    name: str = ""
 
     def text(self, names: Sequence[str]) -> str:
         return f"call {self.address:#x}({tensors(self.pointers)}; {numbers(names, self.ints)})"
@@ -347,6 +349,7 @@ class Launch(_Kernel):
     ints: tuple[int, ...]
     grid: tuple[int, ...]
     written: tuple[int, ...] = ()
+    name: str = ""
 
     def text(self, names: Sequence[str]) -> str:
         return (f"launch {self.kernel.name}({tensors(self.pointers)}; {numbers(names, self.ints)}) grid "

@@ -15,7 +15,7 @@ from typing import Callable
 import torch
 
 from jit import config, logs, turns
-from jit.codegen import loops, toolchain
+from jit.codegen import kernel_names, loops, replaced, toolchain
 from jit.codegen.cpp import compiler_check, ops
 from jit.codegen.cpp.emission import KernelText
 from jit.codegen.cpp.support import PRODUCT, RUNTIME, SCRATCH, STREAM, TRANSPOSE
@@ -30,8 +30,8 @@ KERNELS_PER_UNIT = 4  # a second compiler process pays from about this many kern
 
 
 def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
-    """(exported name, text) of one kernel. The name is made from the text, so structural duplicates have the same
-    one."""
+    """(exported name, text) of one kernel. The name, which ``perf`` shows, is made from its operations and its text,
+    so structural duplicates have the same one."""
     turns.point()
     key = (kernel.key, torch.get_num_threads())
     text = _texts.get(key)
@@ -41,7 +41,14 @@ def kernel_text(kernel: loops.Kernel) -> tuple[str, str]:
         else:
             text = KernelText(kernel, "KERNEL", torch.get_num_threads()).text()
         _texts[key] = text
-    name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
+    function = kernel_names.of_function(kernel)
+    name, named = _named(function, text)
+    given = replaced.instead_of(named)
+    return (name, named) if given is named else _named(function, given.replace(name, "KERNEL"))
+
+
+def _named(function: str, text: str) -> tuple[str, str]:
+    name = f"{function}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
     return name, text.replace("KERNEL", name)
 
 

@@ -18,5 +18,9 @@ def begin_kernels(kernels, aligned) -> Callable[[], dict]:
     return compiled
 
 
+def function_of(kernel, code) -> str:
+    return cpp.kernel_text(kernel)[0]
+
+
 def step(code, slots, ints, written, number) -> Call:
     return Call(code, slots, ints, written)

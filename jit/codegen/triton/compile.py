@@ -5,6 +5,7 @@ Each distinct text is built once, by other processes (``workers.py``).
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import math
 import pickle
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Callable
 from ... import devices, logs
 from ...errors import CompileError
 from ...runtime import cache
+from .. import replaced
 from . import counts, interleaved, thin, totals, vectors  # noqa: F401  (they write kernels of their kinds)
 from . import worker, workers
 from .emit import Source, emit
@@ -74,6 +76,8 @@ def begin_triton(kernels: list[Kernel], device=None, *, configs=None, aligned=No
     Unsupported."""
     with logs.timed("triton emit"):
         sources = {k.name: emit(k, (configs or {}).get(k.name), aligned=(aligned or {}).get(k.name)) for k in kernels}
+        sources = {name: s if (text := replaced.instead_of(s.text)) is s.text else dataclasses.replace(s, text=text)
+                   for name, s in sources.items()}
     return begin_sources(sources, capability_of(device), joined=joined or {})
 
 

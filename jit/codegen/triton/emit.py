@@ -23,7 +23,7 @@ import torch
 from ... import devices
 from ...errors import Unsupported
 from ...graph import dims
-from .. import loops
+from .. import kernel_names, loops
 from ..absolute import absolute_values
 from ..approximate import bfloat16_values, fast_values, fractions, rounded_values
 from ..comparisons import below_zero
@@ -226,7 +226,7 @@ class Emitter:
         self._positions()
         self._statements()
         kernel = self.kernel
-        function = _function_name(kernel, self.word)
+        function = kernel_names.of_function(kernel, self.word)
         constant = ": tl.constexpr" if self.interpret else ""  # there, range() over an argument fails with numpy 2.4
         arguments = ", ".join([self.names[b.name] for b in kernel.buffers] + [self.names[n] + constant
                                                                               for n in kernel.sizes])
@@ -732,20 +732,6 @@ def _fits(reach: int | None) -> bool:
 def bound_fits(e: IntExpr) -> bool:
     """Whether an expression is known to stay inside 32 bits."""
     return _fits(_bound(e))
-
-
-_SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}
-
-
-def _function_name(kernel: loops.Kernel, kind: str) -> str:
-    """A name for profilers that tells what a kernel computes; a function of its structure alone."""
-    words = []
-    for s in kernel.body:
-        word = s.prim or s.combine
-        word = _SHORT.get(word, word)
-        if word and (not words or words[-1] != word):
-            words.append(word)
-    return "_".join(["jit", kind, *words[:6]])[:60] if words else f"jit_{kind}_copy"
 
 
 EMITTERS = dict.fromkeys(("flat", "tile", "strip", "shared", "inner", "outer"), Emitter)  # by the kind of a tiling

@@ -30,6 +30,10 @@ def _launched(c: Context) -> GpuKernel:
                      scratch=1 if c.source.scratch else 2, early=c.early, joined=c.joined)
 
 
+def function_of(kernel, code) -> str:
+    return code[0].name
+
+
 def step(code, slots, ints, written, number) -> Launch:
     kernel, programs = code
     one = number(1)

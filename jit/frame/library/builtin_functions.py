@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 add_pure(ord, chr, hex, oct, bin, math.prod, str.maketrans, bytes.maketrans)
-add_forbidden("input and files are not captured", "do it outside the compiled function", input, open, breakpoint)
+add_forbidden("input and files are not captured", "do it outside the compiled function", input, open)
 add_forbidden("code made from text is not captured", "", eval, exec, compile, __import__)
 
 

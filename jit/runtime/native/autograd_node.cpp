@@ -2,6 +2,7 @@
 // Python in between.
 #include <ATen/ExpandUtils.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/SequenceNumber.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -209,6 +210,7 @@ class CompiledNode final : public Node {
                                                              : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
+      PlanRange range(*p.backward, run);
       execute(backward, run, /*gil_held=*/false, backward.outputs.size(), [&] {
         for (size_t k = 0; k < p.wrt.size(); ++k)
           if (wanted[k]) gradients[k] = run.plain_result(backward.outputs[p.grads[k]]);
@@ -272,7 +274,7 @@ class CompiledNode final : public Node {
                   "one of the variables needed for gradient computation has been modified by an inplace operation: ",
                   p.watched[i].kind == GradProgram::kInput ? "input " : "result ", p.watched[i].index,
                   " of the compiled function is at version ", version, "; expected version ", watched_[i].version,
-                  " instead");
+                  " instead (", p.forward->shown, ")");
     }
     return way;
   }
@@ -563,13 +565,20 @@ static PyObject* run_differentiable(PyObject* object, PyObject* const* args, siz
     c10::SmallVector<at::Tensor, 8> outputs(g.n_outputs);
     decltype(record(call, gradient, outputs)) node;
     Ref result;
-    // A hook for saved tensors may do anything with them, on any stream.
-    bool hooked = call.program->graphs && at::SavedTensorDefaultHooks::get_hooks().has_value();
-    size_t n_public = hooked ? slots.size() : (size_t)g.n_outputs;
-    execute(*call.program, call.run, /*gil_held=*/true, n_public, [&] {
+    auto is_recorded = [&] {
       bool recorded = false;
       if (c10::GradMode::is_enabled() && !g.tangents.empty())
         for (int32_t i : g.wrt) recorded |= call.input(i).requires_grad();
+      return recorded;
+    };
+    // A hook for saved tensors may do anything with them, on any stream.
+    bool hooked = call.program->graphs && at::SavedTensorDefaultHooks::get_hooks().has_value();
+    size_t n_public = hooked ? slots.size() : (size_t)g.n_outputs;
+    // The node that is made gets the next number, by which profilers find the forward of a backward.
+    PlanRange range(*call.program, call.run,
+                    [&] { return is_recorded() ? (int64_t)at::sequence_number::peek() : (int64_t)-1; });
+    execute(*call.program, call.run, /*gil_held=*/true, n_public, [&] {
+      bool recorded = is_recorded();
       for (int32_t i = 0; i < g.n_outputs; ++i)
         if (slots[i] >= call.program->n_inputs) outputs[i] = call.run.result(slots[i]);
       if (recorded) node = record(call, gradient, outputs);

@@ -9,6 +9,7 @@
 #include "entry.h"
 #include "frame_hook.h"
 #include "guards.h"
+#include "ranges.h"
 
 namespace jit {
 namespace {
@@ -64,6 +65,7 @@ struct DispatcherObject {
   PyObject* dict;     // the function's own __dict__
   PyObject* weakrefs;
   PyObject* code;     // what the fields below describe
+  PyObject* shown;    // null, or what profilers call it; of that code
   Py_ssize_t recent;  // index of the entry that matched last
   int argcount, posonly, kwonly;
   bool varargs, varkw, simple;
@@ -86,6 +88,7 @@ void read_code(DispatcherObject* d) {
   d->simple = !d->kwonly && !d->varargs && !d->varkw;
   PyObject* old = d->code;
   d->code = Py_NewRef((PyObject*)code);
+  Py_CLEAR(d->shown);
   if (old) {
     PyObject* entries = d->entries;
     d->entries = PyTuple_New(0);
@@ -224,7 +227,58 @@ struct Original {
   Ref region, trial;
 };
 
-PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t offset_flag, Original& original) {
+// Whether a debugger traces this thread (jit/frame/debuggers.py): it is to see the program's own frames.
+bool is_debugged() {
+  PyThreadState* ts = PyThreadState_Get();
+  if (C10_LIKELY(!ts->c_tracefunc)) return false;
+  static PyObject* is_debugger = nullptr;
+  bool found = false;
+  PyThreadState_EnterTracing(ts);  // what is asked is not traced itself
+  {
+    Disarmed quiet;
+    if (!is_debugger) {
+      Ref module = Ref::steal(PyImport_ImportModule("jit.frame.debuggers"));
+      if (module) is_debugger = PyObject_GetAttrString(module.get(), "is_debugger");
+    }
+    Ref said = Ref::steal(is_debugger && ts->c_traceobj ? PyObject_CallOneArg(is_debugger, ts->c_traceobj) : nullptr);
+    found = said.get() == Py_True;
+  }
+  PyErr_Clear();
+  PyThreadState_LeaveTracing(ts);
+  return found;
+}
+
+// What `on_miss` says of a dispatcher, a text, by a method of its; null, with no error set, where it says nothing.
+PyObject* told_by_owner(DispatcherObject* d, const char* method) {
+  Disarmed quiet;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* said = d->on_miss && d->on_miss != Py_None && PyObject_HasAttrString(d->on_miss, method)
+                       ? PyObject_CallMethod(d->on_miss, method, "O", (PyObject*)d)
+                       : nullptr;
+  if (said && !PyUnicode_Check(said)) Py_CLEAR(said);
+  PyErr_Restore(type, value, traceback);  // lets go of an error of the method's
+  return said;
+}
+
+// What profilers call a dispatcher.
+std::string shown(DispatcherObject* d) {
+  if (!d->shown) d->shown = told_by_owner(d, "shown");
+  const char* text = d->shown ? PyUnicode_AsUTF8(d->shown) : nullptr;
+  if (!text) PyErr_Clear();
+  return text ? text : "a function";
+}
+
+// Calls a target while a profiler is told.
+PyObject* call_in_range(DispatcherObject* d, PyObject* target, PyObject** locals, size_t nargsf) {
+  std::string name = "jit: " + shown(d);
+  Range range;
+  range.begin(name);
+  return PyObject_Vectorcall(target, locals, nargsf, nullptr);
+}
+
+PyObject* call_target(DispatcherObject* d, EntryObject* e, PyObject** locals, Py_ssize_t n, size_t offset_flag,
+                      Original& original) {
   if (e->trial) {
     Ref trial = Ref::share(e->trial), eager = Ref::steal(PyObject_CallMethod(trial.get(), "begin", nullptr));
     if (!eager) return nullptr;
@@ -241,6 +295,7 @@ PyObject* call_target(EntryObject* e, PyObject** locals, Py_ssize_t n, size_t of
     return nullptr;
   }
   Armed armed(region.get());
+  if (C10_UNLIKELY(is_watched())) return call_in_range(d, target.get(), locals, (size_t)n | offset_flag);
   return PyObject_Vectorcall(target.get(), locals, (size_t)n | offset_flag, nullptr);
 }
 
@@ -279,7 +334,7 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
     ++e->hits;
     Ref keep = Ref::share((PyObject*)e);
     entries.reset();
-    return call_target(e, locals, n, offset_flag, original);
+    return call_target(d, e, locals, n, offset_flag, original);
   }
   bool dead = false;
   for (Py_ssize_t k = 0; k < count; ++k) dead |= entry_dead(PyTuple_GET_ITEM(entries.get(), k));
@@ -302,7 +357,7 @@ PyObject* dispatch(DispatcherObject* d, PyObject** locals, Py_ssize_t n, size_t 
   tuple.reset();
   if (!target) return nullptr;
   if (Py_IS_TYPE(target.get(), &EntryType))
-    return call_target(entry_cast(target.get()), locals, n, offset_flag, original);
+    return call_target(d, entry_cast(target.get()), locals, n, offset_flag, original);
   if (target.get() == Py_None) {
     original.wanted = true;
     return nullptr;
@@ -339,7 +394,7 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
     PyErr_SetString(PyExc_RuntimeError, "this compiled function has been cleared by the garbage collector");
     return nullptr;
   }
-  if (capturing || in_eager.load(std::memory_order_relaxed))
+  if (capturing || in_eager.load(std::memory_order_relaxed) || C10_UNLIKELY(is_debugged()))
     return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   if (PyFunction_GET_CODE(fn.get()) != d->code) read_code(d);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
@@ -444,6 +499,7 @@ int dispatcher_clear(PyObject* o) {
   Py_CLEAR(d->entries);
   Py_CLEAR(d->dict);
   Py_CLEAR(d->code);
+  Py_CLEAR(d->shown);
   return 0;
 }
 
@@ -464,6 +520,7 @@ PyObject* bound_get(PyObject* self, PyObject*, PyObject*) { return Py_NewRef(sel
 PyObject* dispatcher_repr(PyObject* o) {
   auto* d = cast(o);
   if (!d->fn) return PyUnicode_FromString("<compiled function, cleared>");
+  if (PyObject* told = told_by_owner(d, "told")) return told;
   Ref name = Ref::steal(PyObject_GetAttrString(d->fn, "__qualname__"));
   if (!name) return nullptr;
   if (d->bound_self) return PyUnicode_FromFormat("<compiled bound method %U of %R>", name.get(), d->bound_self);

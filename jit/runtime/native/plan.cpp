@@ -21,6 +21,7 @@ PyObject* results_of(PlanObject* plan, PyObject* const* args, size_t nargsf, PyO
   Call call(plan);
   if (!call.take(args, nargsf, names)) return nullptr;
   const Program& p = *call.program;
+  PlanRange range(p, call.run);
   Ref result;
   execute(p, call.run, /*gil_held=*/true, p.outputs.size(), [&] {
     result = Ref::steal(checked(PyTuple_New((Py_ssize_t)p.outputs.size())));

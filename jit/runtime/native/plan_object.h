@@ -37,6 +37,22 @@ PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
 
+// A range around a run of a plan, if anybody is to be told of it: the one look at that which serves all its steps.
+// `sequence`: see `Range`.
+class PlanRange {
+ public:
+  template <typename Sequence>
+  PlanRange(const Program& p, Run& run, Sequence&& sequence) {
+    if (C10_LIKELY(!is_watched())) return;
+    run.watch();
+    range_.begin(p.shown, sequence());
+  }
+  PlanRange(const Program& p, Run& run) : PlanRange(p, run, [] { return (int64_t)-1; }) {}
+
+ private:
+  Range range_;
+};
+
 // Serves a call by a recording of its steps; false where none does. All that may raise comes before the launch.
 template <typename Results>
 bool replay(Graphs& graphs, const Program& p, Run& run, int device, void* stream, bool gil_held, size_t n_public,
@@ -62,6 +78,8 @@ bool replay(Graphs& graphs, const Program& p, Run& run, int device, void* stream
       throw PythonError();
     }
     committing = p.commits();
+    Range range;
+    if (C10_UNLIKELY(run.is_watched())) range.begin(p.shown_replay);
     graphs.launch(*recording, run, device, stream);
     run.bump_versions();
     return true;

@@ -101,6 +101,7 @@ struct Parser {
       hold_library(reinterpret_cast<void*>(address));
       s.slots = slots(t[2], "call");
       s.ints = regs(t[3], "call");
+      s.shown = shown(t, 5);
     } else if (kind == "launch") {
       s.op = Step::kGpu;
       s.slots = slots(t[2], "launch");
@@ -110,6 +111,7 @@ struct Parser {
       if (grid.size() != 3) raise(PyExc_ValueError, "a grid has 3 registers");
       if (takes_together(*s.kernel)) raise(PyExc_ValueError, "a kernel for launches that are joined is launched alone");
       std::copy(grid.begin(), grid.end(), s.grid.begin());
+      s.shown = shown(t, 6);
       p.has_gpu = true;
     } else if (kind == "launch_together") {
       s.op = Step::kGpu;
@@ -121,6 +123,7 @@ struct Parser {
         raise(PyExc_ValueError, "launches that are joined have the same number of pointers and of ints");
       s.kernel = kernel(t[1], s.ints.size() / n);
       if (!takes_together(*s.kernel)) raise(PyExc_ValueError, "a kernel is not made for launches that are joined");
+      s.shown = shown(t, 6);
       p.has_gpu = true;
     } else if (kind == "aten") {
       s.op = Step::kAten;
@@ -180,6 +183,12 @@ struct Parser {
     if (s.programs.empty() && (s.slots.size() > Run::kMaxPointers || s.ints.size() > Run::kMaxInts))
       raise(PyExc_ValueError, "a kernel has too many arguments");
     return s;
+  }
+
+  // What profilers call a kernel, of the field with this number.
+  static std::string shown(const Items& t, Py_ssize_t field) {
+    std::string name = t.size > field ? as_text(t[field], "the name of a kernel") : "";
+    return name.empty() ? "jit_kernel" : name;
   }
 
   // A kernel that several steps launch is loaded once.
@@ -375,6 +384,9 @@ std::shared_ptr<const Program> parse(PyObject* plan) {
     if (owner == i || std::find(p.outputs.begin(), p.outputs.end(), owner) == p.outputs.end()) p.view_owner[i] = -1;
   }
   parser.find_deaths();
+  p.shown = as_text(get("name").get(), "the name of a plan");
+  if (p.shown.empty()) p.shown = "jit plan";
+  p.shown_replay = "replay of " + p.shown;
   Ref graphs = get("graphs");
   const char* recorded = PyUnicode_Check(graphs.get()) ? PyUnicode_AsUTF8(graphs.get()) : nullptr;
   std::string when = recorded ? recorded : "";

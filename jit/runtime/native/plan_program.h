@@ -73,6 +73,7 @@ struct Step {
   std::shared_ptr<GpuKernel> kernel;
   std::unique_ptr<AtenStep> aten;
   std::string text;
+  std::string shown;  // of a kernel: what profilers call it
 };
 
 // A library of CPU kernels that a plan calls, held open for as long as the plan lives.
@@ -90,6 +91,7 @@ class Graphs;
 
 struct Program {
   std::vector<KernelLibrary> libraries;
+  std::string shown, shown_replay;  // what profilers call a run, and the launch of a recording of it
   int32_t n_inputs = 0, n_ints = 0, n_slots = 0;
   std::vector<Reg> regs;
   std::vector<int64_t> reg_values;  // constants filled in

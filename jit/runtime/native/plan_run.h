@@ -7,10 +7,12 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "plan_graphs.h"
 #include "plan_memory.h"
 #include "plan_program.h"
+#include "ranges.h"
 #include "undo.h"
 #include "vjp.h"
 
@@ -143,6 +145,21 @@ class Run {
 
  private:
   void steps(size_t from, size_t to, int device, void* stream) {
+    if (C10_UNLIKELY(watched_)) perform<true>(from, to, device, stream);
+    else perform<false>(from, to, device, stream);
+  }
+
+  // The tensors that a kernel is given, for profilers.
+  std::vector<c10::IValue> given_to(const Step& s) {
+    std::vector<c10::IValue> tensors;
+    for (int32_t i : s.slots)
+      if (const Tensor& t = tensor(slots_[i]); t.defined()) tensors.emplace_back(t);
+    return tensors;
+  }
+
+  // `watched`: kernels are told to profilers.
+  template <bool watched>
+  void perform(size_t from, size_t to, int device, void* stream) {
     void* pointers[kMaxPointers];
     int64_t ints[kMaxInts];
     const bool captured =
@@ -155,6 +172,9 @@ class Run {
       const Step& s = p_.steps[index];
       if (skipped_ && (*skipped_)[index]) continue;
       if (index < p_.commit) faults.reach("a step of a plan");
+      [[maybe_unused]] std::conditional_t<watched, Range, Nothing> range;
+      if constexpr (watched)
+        if (s.op == Step::kCpu || s.op == Step::kGpu) range.begin_operation(s.shown, [&] { return given_to(s); });
       switch (s.op) {
         case Step::kCpu: {
           for (size_t i = 0; i < s.slots.size(); ++i) pointers[i] = pointer(slots_[s.slots[i]]);
@@ -216,7 +236,12 @@ class Run {
             slots_[s.dst].clear();  // inputs are the caller's, and views of them may yet be returned
           break;
         case Step::kAten:
-          if (s.aten->products && product(*s.aten, device, stream)) break;
+          if (s.aten->products) {
+            // Without PyTorch's operator, which would tell of itself.
+            if constexpr (watched)
+              if (device >= 0) range.begin_operation(s.aten->name, [] { return std::vector<c10::IValue>(); });
+            if (product(*s.aten, device, stream)) break;
+          }
           if (timing_ && s.aten->waits) timing_->rest(stream);
           aten(*s.aten, device);
           if (timing_ && s.aten->waits) timing_->go_on(stream);
@@ -227,6 +252,8 @@ class Run {
         if (!slots_[death->second].borrowed) slots_[death->second].clear();
     }
   }
+
+  struct Nothing {};
 
   // Launches that are one: of each its programs, and its arguments in a row.
   void launch_together(const Step& s, int device, void* stream, bool captured) {
@@ -364,6 +391,8 @@ class Run {
   void take_regs(const Run& other) {
     if (!p_.regs.empty()) std::memcpy(regs_, other.regs_, p_.regs.size() * sizeof(int64_t));
   }
+  void watch() { watched_ = true; }
+  bool is_watched() const { return watched_; }
   void keep(const std::vector<bool>* slots) { kept_ = slots; }  // which steps do not free
   void make(const Step& s, int device) { s.op == Step::kView ? view(s) : alloc(s, device); }
   void put(int32_t slot, Tensor&& t) {
@@ -654,7 +683,7 @@ class Run {
   std::vector<Happened> happened_;
   const std::vector<bool>*kept_ = nullptr, *skipped_ = nullptr;
   std::shared_ptr<Timing> timing_;
-  bool owns_inputs_ = false;
+  bool owns_inputs_ = false, watched_ = false;
   int32_t flag_ = 0;  // set by a kernel that meets an index out of range
 };
 
