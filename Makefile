@@ -79,7 +79,7 @@ endif
 docs: docs-tools $(READY)
 	@$(PY) -c 'import mkdocs, material, mkdocstrings' || \
 	{ echo "jit: the site needs what requirements-docs.txt lists" >&2; exit 1; }
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "jit: build/site/index.html"
 
 # The native runtime is built first, so that its minute does not count against the first test that needs it.
