@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'jit' has no attribute {name!r}")
 
 
-__version__ = "0.1.0"
+__version__ = versions.JIT
 __all__ = ["CompileError", "Explanation", "JitError", "LoadError", "PassError", "RecompileError", "Unsupported",
            "allow_in_graph", "assume_constant_result", "compile", "compile_count", "compile_in_place", "config",
            "cudagraph_mark_step_begin", "disable", "explain", "graph_break", "is_compiling", "is_dynamo_compiling",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import asyncio
-import contextlib
 import functools
 import inspect
 import itertools
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
     from .report.minimal import Minimal
 
 
-def _recorded(name: str) -> contextlib.AbstractContextManager:
-    from .report import debug  # late: it is for those alone who ask for it
+def _reports() -> types.ModuleType:
+    from . import report  # late: it loads the code generator, autodiff and the operators
 
-    return debug.recording(name)
+    return report
 
 
-observing.recorder = _recorded
+observing.recorder = lambda name: _reports().debug.recording(name)
 
 _F = TypeVar("_F")  # what is compiled, of whatever type, keeps that type
 _M = TypeVar("_M", bound=torch.nn.Module)
@@ -303,8 +302,6 @@ def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[s
         ValueError: ``isolated`` with a backend or passes, or of a program with kernels of its own (Triton's, or those
             of operators in Python), which no other process has.
     """
-    from .report import minimal  # late: it loads the code generator, autodiff and the operators
-
     if isolated and (options.get("backend") is not None or options.get("passes")):
         raise ValueError("isolated=True runs graphs by jit's own kernels: leave out backend and passes, or isolated")
     more = arguments.all_options(options.get("mode"), options.get("options")) | _IN_CALL
@@ -314,7 +311,7 @@ def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[s
 
     plain = dispatch.plain(getattr(type(model), "_jit_original_module", marks.innermost(model)))
     backend = _backend(options.get("backend"), options.get("passes", ()))
-    return minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
+    return _reports().minimal.minify(compiled, plain, args, kwargs or {}, backend, isolated)
 
 
 def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) -> Callable[_P, Explanation]:
@@ -332,8 +329,7 @@ def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) 
     """
 
     def run(*args: _P.args, **kwargs: _P.kwargs) -> Explanation:
-        from .report import gather, measured  # late: only reports need them
-
+        gather = _reports().gather
         backend = _backend(options.get("backend"), options.get("passes", ()))
         captured: list[Captured] = []
         held = [gather.Entry(*row) for row in entries.held_by(model, args, kwargs)]
@@ -359,7 +355,7 @@ def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) 
         kernels = [text for plan in plans.values() for _, text in plan.kernels]
         told = gather.report(title, captured, observer, again, code, held)
         if measure:
-            told = measured.measured(told, lambda: compiled(*args, **kwargs))
+            told = _reports().measured.measured(told, lambda: compiled(*args, **kwargs))
         return Explanation(len(graphs), len(breaks), sum(info(n.op).kind not in ("input", "number")
                                                          for g in graphs for n in g.nodes),
                            breaks, [t for c in captured for t in c.guards.texts()],

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     frame_hook: bool
     eager_where_faster: bool
     cpu_pool_mb: int
+    debug: str
     strict: bool
     verify_graphs: bool
     untested: bool

@@ -16,6 +16,7 @@ import torch
 
 from . import config, torch_private
 
+JIT = "0.1.0"  # setup.cfg has it too
 PYTHON = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 15))
 TORCH = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 

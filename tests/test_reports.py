@@ -364,3 +364,23 @@ def test_the_entries_of_modules_and_methods_are_told(tmp_path):
     assert [e.differs for e in jit.explain(model.twice)(torch.ones(3)).report.entries] == [""]
     (entry,) = jit.explain(model.twice)(torch.ones(3, dtype=torch.float64)).report.entries
     assert "float64" in entry.differs or "Double" in entry.differs
+
+
+def test_what_is_looked_up_by_indices_is_read_as_far_as_it_is_found():
+    """Of a large table the rows that are asked for, and not more of it than there is."""
+    def f(table, rows):
+        return torch.nn.functional.embedding(rows, table) * 2
+
+    table, few, many = torch.randn(5000, 16), torch.randint(5000, (10,)), torch.randint(5000, (40_000,))
+    (step,) = steps_of(jit.explain(f)(table, few))
+    assert step.read == 10 * 16 * 4 + 10 * 8 and step.written == 10 * 16 * 4
+    (step,) = steps_of(jit.explain(f)(table, many))
+    assert step.read == 5000 * 16 * 4 + 40_000 * 8
+
+
+def test_the_arithmetic_of_attention_is_known():
+    q = torch.randn(2, 4, 32, 16, requires_grad=True)
+    told = jit.explain(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q))(q)
+    product = 2 * 2 * 4 * 32 * 32 * 16
+    assert sum(s.operations for s in steps_of(told) if "attention" in s.name) == 2 * product
+    assert sum(s.operations for s in steps_of(told, model.BACKWARD) if "attention" in s.name) == 5 * product

@@ -32,9 +32,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A plan. ``name``: what profilers call a run of it. ``apart``: (number of a step, number of a later one, why they are two kernels, bytes that go through
-    memory for that). ``live``: bytes of memory in use beside the inputs at each step. ``loops``: (name, text) of each
-    loop kernel. ``text``: of the runtime's plan."""
+    """A plan.
+
+    Attributes:
+        steps: what it does, in order.
+        apart: (number of a step, number of a later one, why they are two kernels, bytes that go through memory for
+            that).
+        inputs, results: bytes of them.
+        temporary: the most bytes at once that only the plan uses.
+        live: bytes of memory in use beside the inputs at each step.
+        loops: (name, text) of each loop kernel.
+        text: of the runtime's plan.
+        name: what profilers call a run of it.
+    """
 
     steps: tuple[Step, ...]
     apart: tuple[tuple[int, int, str, int], ...]
@@ -170,8 +180,8 @@ def _space(planner: Planner, runs: Sequence[RunKernel]) -> str:
 
 
 def _read(nodes: Iterable[Node], readers: Iterable[Node] = ()) -> int:
-    """Bytes of what ``readers`` read: of each memory no more than there is, what is expanded once, and of what is looked
-    up by indices as much as is found there."""
+    """Bytes of what ``readers`` read: of each memory no more than there is, what is expanded once, and of what is
+    looked up by indices as much as is found there."""
     found: dict[Node, int] = {}
     looked_up: dict[Node, int] = {}
     otherwise = set()

@@ -49,7 +49,7 @@ def recording(name: str) -> Iterator[None]:
     try:
         with observing.observed(input_of) as observer:
             yield
-    except BaseException as error:
+    except BaseException as error:  # it is noted, and goes on
         failed = error
         raise
     finally:

@@ -591,7 +591,8 @@ class _Page:
                             class_="intro aside"), _el("div", table, class_="card padded"))
 
     def recompiles(self) -> _Html:
-        held = [_el("tr", _el("td", e.function, class_="mono"), _el("td", str(e.number)), self.figure(e.calls, f"{e.calls:,}"),
+        held = [_el("tr", _el("td", e.function, class_="mono"), _el("td", str(e.number)),
+                    self.figure(e.calls, f"{e.calls:,}"),
                     _el("td", _UNKNOWN if e.differs is None else _el("code", e.differs) if e.differs
                         else "nothing: it would serve this call"), data_item=True, data_n=k)
                 for k, e in enumerate(self.report.entries, 1)]

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import pickle
 import textwrap
+import types
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.utils.benchmark
 
-from .. import __version__, config, numerics
+from .. import config, numerics
 from ..codegen import replaced
 from ..graph import foreign, writing
 from ..graph.dims import hint
@@ -24,6 +25,7 @@ from ..graph.nested import of_kind
 from ..graph.printing import unbound_symbols
 from ..graph.recording import Gradient
 from ..runtime.user_kernels import SpecName
+from ..versions import JIT
 from .gather import versions
 from .inputs import Input
 
@@ -79,6 +81,7 @@ Made with {made_with()}.
 
 {imports}
 {_registrations(self.graph)}
+import jit
 from jit.report.rerun import Gradient, Input, main
 
 {body.strip()}
@@ -95,13 +98,13 @@ KERNELS = {{
 GRAPH = {_packed(self.graph)}
 
 if __name__ == "__main__":
-    raise SystemExit(main(graph, GRAPH, INPUTS, INTEGERS, GRADIENT, OPTIONS, KERNELS))
+    raise SystemExit(main(jit, graph, GRAPH, INPUTS, INTEGERS, GRADIENT, OPTIONS, KERNELS))
 '''
 
 
 def made_with() -> str:
     """The versions that a script is made with."""
-    return f"jit {__version__}, {versions()}"
+    return f"jit {JIT}, {versions()}"
 
 
 def only_there(graph: Graph) -> str:
@@ -141,10 +144,10 @@ def _packed(graph: Graph) -> str:
     return "(\n" + "\n".join(f"    {line!r}" for line in lines) + "\n)"
 
 
-def main(function: Callable, packed: str | None, inputs: Sequence[Input], integers: Mapping[str, int],
+def main(jit: types.ModuleType, function: Callable, packed: str | None, inputs: Sequence[Input], integers: Mapping[str, int],
          gradient: Gradient | None, options: Mapping[str, object], kernels: Mapping[str, str],
          arguments: Sequence[str] | None = None) -> int:
-    """What a script does. -> 0: as exact as eager; 1: not. What a compilation raises is raised."""
+    """What a script does; ``jit``: the package. -> 0: as exact as eager; 1: not. What a compilation raises is raised."""
     parser = argparse.ArgumentParser(description="Run a captured graph by its kernels and in eager, and compare.")
     parser.add_argument("--time", action="store_true", help="time both")
     parser.add_argument("--recapture", action="store_true", help="compile the Python of this script")
@@ -157,7 +160,7 @@ def main(function: Callable, packed: str | None, inputs: Sequence[Input], intege
         if given.recapture or packed is None:
             if packed is None:
                 print("the graph has something in it that only its process had: its Python is compiled")
-            return _recaptured(function, tensors, integers, given.time)
+            return _recaptured(jit, function, tensors, integers, given.time)
         texts = stack.enter_context(replaced.replacing(kernels))
         report = numerics.Verification()
         graph = writing.read(zlib.decompress(base64.b85decode(packed)))
@@ -188,14 +191,12 @@ def _of_kernels(texts: replaced.Texts, used: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _recaptured(function: Callable, tensors: Sequence[torch.Tensor], integers: Mapping[str, int], time: bool) -> int:
-    from .. import api  # late: scripts that run the very graph do without what captures
-
-    report = api.verify(function)(*[numerics.twin(t).requires_grad_(t.requires_grad) for t in tensors],
+def _recaptured(jit: types.ModuleType, function: Callable, tensors: Sequence[torch.Tensor], integers: Mapping[str, int], time: bool) -> int:
+    report = jit.verify(function)(*[numerics.twin(t).requires_grad_(t.requires_grad) for t in tensors],
                                   *integers.values())
     print(report)
     if time:
-        compiled = api.compile(function)
+        compiled = jit.compile(function)
         compiled(*tensors, *integers.values())
         _time(lambda: function(*tensors, *integers.values()), lambda: compiled(*tensors, *integers.values()))
     return int(not report.ok)

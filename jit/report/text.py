@@ -166,7 +166,7 @@ def _entries(report: model.Report, width: int) -> list[str]:
     lines = _heading("Entries that it has, compiled by calls before this one", width)
     for e in report.entries:
         served = f"{e.function}, entry {e.number}: has served {e.calls:,} {'call' if e.calls == 1 else 'calls'}"
-        fits = "" if e.differs is None else "; it would serve this one" if not e.differs else f"; not this one: {e.differs}"
+        fits = "" if e.differs is None else f"; not this one: {e.differs}" if e.differs else "; it would serve this one"
         lines += _wrapped(served + fits, width, "  ")
     return lines
 
