@@ -32,9 +32,10 @@ def same(shown: str, printed: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if PYTHON.search(p.read_text())], ids=lambda p: p.stem)
-def test_examples_run(page, tmp_path, capsys):
+def test_examples_run(page, tmp_path, capsys, monkeypatch):
     """The blocks of a page, one after the other as a reader would type them."""
     f = jit.compile(lambda x, y: torch.tanh(x) * y)
+    monkeypatch.chdir(tmp_path)  # where what they write is gone afterwards
     namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
                  "model": torch.nn.Linear(4, 4), "__name__": "example"}
     for number, (block, output) in enumerate(PYTHON.findall(page.read_text())):
