@@ -32,18 +32,21 @@ def same(shown: str, printed: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if PYTHON.search(p.read_text())], ids=lambda p: p.stem)
-def test_examples_run(page, tmp_path, capsys, monkeypatch):
-    """The blocks of a page, one after the other as a reader would type them."""
+def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    """The blocks of a page, one after the other as a reader would type them. Logs are shown behind what is printed."""
     f = jit.compile(lambda x, y: torch.tanh(x) * y)
-    monkeypatch.chdir(tmp_path)  # where what they write is gone afterwards
     namespace = {"jit": jit, "torch": torch, "f": f, "x": torch.randn(8), "y": torch.randn(8),
                  "model": torch.nn.Linear(4, 4), "__name__": "example"}
     for number, (block, output) in enumerate(PYTHON.findall(page.read_text())):
         file = tmp_path / str(number) / "example.py"
         file.parent.mkdir()
         file.write_text(block)
-        exec(compile(block, str(file), "exec"), namespace)
-        printed = capsys.readouterr().out
+        monkeypatch.chdir(file.parent)
+        try:
+            exec(compile(block, str(file), "exec"), namespace)
+        finally:
+            jit.logs.enable()
+        printed = "".join(capsys.readouterr())
         assert not output or same(output, printed), f"block {number} prints\n{printed}"
 
 
