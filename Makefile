@@ -3,6 +3,7 @@
 # make bench    set up and run the benchmarks
 # make sanitize set up and run parts of the suite with the C++ parts built for address, undefined-behaviour and thread checks (half an hour)
 # make doctor   set up and check the compiler's tools, with a cure for each that is missing
+# make docs     set up and build the documentation as a site, build/site/index.html
 # make wheel    set up and make two wheels in dist/: one for all supported versions, which builds its native runtime by
 #               g++ where it is used; and one with the native runtime in it, for machines with the same torch and
 #               Python: they need no g++ unless they run CPU kernels
@@ -31,7 +32,7 @@ endif
 export PYTHONPATH := $(CURDIR)
 export PYTHONUNBUFFERED := 1
 .SHELLFLAGS := -eu -c
-.PHONY: demo test sanitize bench doctor wheel clean check-python setup
+.PHONY: demo test sanitize bench doctor docs docs-tools wheel clean check-python setup
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -66,8 +67,24 @@ demo: doctor
 	@echo; echo "== examples/quickstart.py"; $(PY) examples/quickstart.py
 	@echo; echo "== examples/transformer.py"; $(PY) examples/transformer.py
 
+# The tests of the documentation's site need its tools; without them they are skipped.
+ifeq ($(VENV),none)
+docs-tools: ;
+else
+docs-tools: $(READY)
+	@test -e $(VENV)/.docs -a ! requirements-docs.txt -nt $(VENV)/.docs || \
+	{ $(PIP) -r requirements-docs.txt && touch $(VENV)/.docs; } || \
+	echo "jit: pip could not install requirements-docs.txt (its message is above): there is no site of the documentation here" >&2
+endif
+
+docs: docs-tools $(READY)
+	@$(PY) -c 'import mkdocs, material, mkdocstrings' || \
+	{ echo "jit: the site needs what requirements-docs.txt lists" >&2; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "jit: build/site/index.html"
+
 # The native runtime is built first, so that its minute does not count against the first test that needs it.
-test: $(READY)
+test: $(READY) docs-tools
 	@$(PY) -c 'import jit.runtime; jit.runtime.native()'
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 

@@ -293,7 +293,8 @@ def minify(model: Callable[_P, Any], args: Sequence[object] = (), kwargs: dict[s
     Args:
         model: a function or module, compiled or not. It is called twice: in eager, on deep copies of it and of the
             arguments, and captured, its graphs run operation by operation.
-        args, kwargs: of the call.
+        args: the positional arguments of the call.
+        kwargs: its keyword arguments.
         isolated: run each graph in a process of its own (some seconds each), for programs that end the process or do
             not end; with the default backend, and without ``passes``.
         **options: as in ``compile``; ``backend`` and ``passes`` are what is looked at for the fault.

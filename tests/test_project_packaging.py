@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ("demo", "test", "bench", "clean", "doctor", "docs")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_wheel_holds_what_a_run_needs(tmp_path):
 
 def test_makefile_has_the_targets():
     text = (ROOT / "Makefile").read_text()
-    assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in ("demo", "test", "bench", "clean", "doctor"))
+    assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in TARGETS)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
@@ -99,9 +100,42 @@ def test_make_names_a_python_that_is_missing_or_too_old(tmp_path):
     assert done.returncode and "is Python 3.8.1; Python 3.11 to 3.15 is needed" in done.stderr
 
 
+@pytest.fixture
+def made(tmp_path):
+    """An environment as ``make`` leaves it, whose Python is a script: ``made("exit 1")("docs-tools")`` runs make."""
+
+    def environment(script):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        python = tmp_path / "bin" / "python"
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        (tmp_path / ".ready").touch()
+        return lambda *targets: subprocess.run(["make", *targets, f"VENV={tmp_path}", f"PYTHON={sys.executable}"],
+                                               cwd=ROOT, capture_output=True, text=True)
+
+    return environment
+
+
+def test_tests_run_without_the_tools_of_the_site(made):
+    """Where they cannot be installed that is a message, and for the site itself an error."""
+    make = made("exit 1")
+    done = make("docs-tools")
+    assert done.returncode == 0 and "jit: pip could not install requirements-docs.txt" in done.stderr, done.stderr
+    done = make("docs")
+    assert done.returncode and "jit: the site needs what requirements-docs.txt lists" in done.stderr, done.stderr
+    assert re.search(r"^test:.* docs-tools\b", (ROOT / "Makefile").read_text(), re.M)
+
+
+def test_the_tools_of_the_site_are_installed_once(made, tmp_path):
+    make = made(f'echo "$@" >> {tmp_path}/calls')
+    assert make("docs-tools").returncode == make("docs-tools").returncode == 0
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith("-m pip install ") and call.endswith(" -r requirements-docs.txt")
+
+
 def test_make_help_lists_the_targets():
     text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True).stdout
-    assert all(f"make {t}" in text for t in ("demo", "test", "bench", "clean", "doctor")) and "VENV=none" in text
+    assert all(f"make {t}" in text for t in TARGETS) and "VENV=none" in text
 
 
 @pytest.mark.parametrize("script", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "benchmarks").glob("[a-z]*.py")))
