@@ -164,6 +164,9 @@ class Lines:
         return _Followed(lines, instructions)
 
 
+_BEFORE = {"RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"}  # they set a frame up, and are in no line
+
+
 class _Followed:
     __slots__ = ("lines", "instructions")
 
@@ -172,7 +175,7 @@ class _Followed:
 
     def __getitem__(self, place: int) -> Any:
         instr = self.instructions[place]
-        if instr.line and (not self.lines or self.lines[-1] != instr.line):
+        if instr.line and instr.op not in _BEFORE and (not self.lines or self.lines[-1] != instr.line):
             self.lines.append(instr.line)
         return instr
 

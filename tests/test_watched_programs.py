@@ -46,6 +46,12 @@ def debugged(call, commands):
         result = debugger.runcall(call)
     finally:
         sys.settrace(before)
+        debugger.clear_all_breaks()  # they are all debuggers'
+        frame = sys._getframe()
+        while frame is not None:  # it would go on there as soon as another tracer comes
+            if getattr(frame.f_trace, "__self__", None) is debugger:
+                frame.f_trace = None
+            frame = frame.f_back
     return out.getvalue(), result
 
 
@@ -65,10 +71,10 @@ def test_a_breakpoint_in_a_compiled_function_is_met():
 
 def test_stepping_into_a_compiled_function_goes_to_its_lines():
     c = jit.compile(program)
-    said, _ = debugged(lambda: c(X), ["s", "s", "s", "s"])
-    stops = [line for line in said.splitlines() if line.startswith("> ")]
-    assert f"{FILE}({line_of(program, 'exp')})program()" in "".join(stops)
-    assert not [s for s in stops if os.sep + "jit" + os.sep in s]
+    said, _ = debugged(lambda: c(X), ["s"] * 8)
+    for fn, text in ((program, "exp"), (program, "dim()"), (program, "return"), (helper, "* 3")):
+        assert f"{FILE}({line_of(fn, text)}){fn.__name__}()" in said
+    assert os.sep + "jit" + os.sep not in said
     assert "nothing compiled yet" in repr(c)
 
 
@@ -102,25 +108,32 @@ def test_a_call_of_breakpoint(monkeypatch, fn):
         jit.compile(fn, fullgraph=True)(X)
 
 
-def set_trace(x):
+SET_TRACE = '''
+import io, pdb, sys, torch, jit
+
+def program(x):
     y = x.exp()
     pdb.set_trace()
     return y + 1
 
+def inside(x):
+    return program(x * 1)
 
-def test_a_call_of_set_trace(monkeypatch):
-    out, before = io.StringIO(), sys.gettrace()
-    monkeypatch.setattr(sys, "stdin", io.StringIO("p y\nc\n" * 2))
-    monkeypatch.setattr(sys, "stdout", out)
-    c = jit.compile(set_trace)
-    try:
-        got = [c(X), c(X)]
-    finally:
-        sys.settrace(before)
-    assert out.getvalue().count("tensor([2.7183, 2.7183, 2.7183])") == 2
-    assert f"{FILE}({line_of(set_trace, 'return')})set_trace()" in out.getvalue()
-    for t in got:
-        torch.testing.assert_close(t, X.exp() + 1)
+for f in map(jit.compile, (program, inside)):
+    for _ in range(2):
+        sys.stdin = io.StringIO("p y\\nup\\nc\\n")
+        print(f(torch.ones(2)))
+'''
+
+
+def test_a_call_of_set_trace(tmp_path):
+    """In a process of its own: pytest has a ``pdb.set_trace`` of its own."""
+    (tmp_path / "stops.py").write_text(SET_TRACE)
+    run = subprocess.run([sys.executable, "stops.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.count("stops.py(7)program()") == 4
+    assert run.stdout.count("(Pdb) tensor([2.7183, 2.7183])") == 4
+    assert run.stdout.count("(Pdb) tensor([3.7183, 3.7183])") == 4
+    assert run.stdout.count("stops.py(10)inside()") == 2 and run.stdout.count("<module>()") == 2
 
 
 def test_which_tracers_are_debuggers():
@@ -147,7 +160,7 @@ def watched(call):
     def trace(frame, event, arg):
         if frame.f_code.co_filename != __file__:
             return None
-        if event == "line":
+        if event == "line" and frame.f_lineno != frame.f_code.co_firstlineno:  # which the rewritten code is in
             seen.setdefault(frame.f_code.co_name, []).append(frame.f_lineno)
         return trace
 
@@ -213,7 +226,7 @@ def f(x):
 sys.settrace(trace)
 f(torch.ones(3))
 sys.settrace(None)
-print({13, 14} <= seen, jit.compile_count())
+print({14, 15} <= seen, jit.compile_count())
 '''
 
 

@@ -18,6 +18,7 @@ def breakpoint_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     raise NeedsEager("breakpoint() stops in a debugger", kind="debugger")
 
 
-@on_name(("pdb", "set_trace"), ("pdb", "Pdb.set_trace"), ("bdb", "Bdb.set_trace"))
+@on_name(("pdb", "set_trace"), ("bdb", "Bdb.set_trace"), ("_pytest.debugging", "pytestPDB.set_trace"),
+         ("IPython.core.debugger", "set_trace"), ("ipdb.__main__", "set_trace"))
 def set_trace(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise NeedsEager(f"{fn.qualname}() stops in a debugger", kind="debugger")
