@@ -151,7 +151,8 @@ def test_every_public_name_keeps_the_types_of_a_program(tmp_path):
     assert all(f"jit.{name}" in text or name in ("Explanation",) for name in jit.__all__)
     (tmp_path / "prog.py").write_text(text)
     (tmp_path / "mypy.ini").write_text(
-        "[mypy]\nstrict = true\npython_version = 3.11\nignore_missing_imports = true\ndisallow_subclassing_any = false\n"
+        "[mypy]\nstrict = true\npython_version = 3.11\nignore_missing_imports = true\n"
+        "disallow_subclassing_any = false\n"
         "[mypy-torch.*]\nfollow_imports = skip\n[mypy-triton.*]\nfollow_imports = skip\n"
         "[mypy-jit.*]\nignore_errors = true\n")
     root = jit.__path__[0].rpartition("/")[0]

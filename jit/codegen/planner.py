@@ -56,7 +56,8 @@ class Options:
     that are among the integers of a call even if no kernel of the graph uses them; ``choose``: what chooses among the
     candidates for an ``epilogues.Call``, and gives None for the library's: timing, where templates are on; ``graphs``:
     see ``runtime.plan.Plan``; ``owns_inputs``: a run lets go of inputs behind the last step that reads them,
-    as a backward does; ``backward``: it is one, which its kernels' names say; ``registers``: those of a plan of which this graph's is to be a part."""
+    as a backward does; ``backward``: it is one, which its kernels' names
+    say; ``registers``: those of a plan of which this graph's is to be a part."""
 
     target: str = "native"
     fuse: bool = True

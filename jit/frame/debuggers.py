@@ -13,8 +13,8 @@ _OTHERS = ("pydevd", "_pydevd", "debugpy")  # packages of debuggers (PyCharm, VS
 
 
 def is_debugger(tracer: object) -> bool:
-    """Whether what ``sys.settrace`` was given, or an extension's own tracer, belongs to a debugger: one made of Python's
-    ``bdb``, as pdb, ipdb and pdb++ are, or one of those named above."""
+    """Whether what ``sys.settrace`` was given, or an extension's own tracer, belongs to a debugger: one made of
+    Python's ``bdb``, as pdb, ipdb and pdb++ are, or one of those named above."""
     owner = getattr(tracer, "__self__", tracer)
     bdb = sys.modules.get("bdb")
     if bdb is not None and isinstance(owner, bdb.Bdb):

@@ -388,8 +388,9 @@ class _Page:
         users: dict[str, dict[str, None]] = {}  # of each text, the names of the steps that are made from it
         for step in steps:
             users.setdefault(step.source, {})[step.name] = None
-        folds = [_fold((_el("span", ", ".join(users.get(name, (name,))), class_="mono"),), _el("pre", _el("code", text)), class_="plain",
-                       id=f"{key}-{k}", data_item=True) for k, (name, text) in enumerate(texts, 1)]
+        folds = [_fold((_el("span", ", ".join(users.get(name, (name,))), class_="mono"),),
+                       _el("pre", _el("code", text)), class_="plain", id=f"{key}-{k}", data_item=True)
+                 for k, (name, text) in enumerate(texts, 1)]
         return _el("div", _el("h5", title, class_="aside"), *folds, class_="block kernels", data_group=True)
 
     @staticmethod
@@ -493,7 +494,8 @@ class _Page:
         return [
             _el("td", str(number), class_="nr", data_v=number),
             _el("td", _el("span", step.kind, class_=f"badge {_STEP_CLASS.get(step.kind, 'user')}")),
-            _el("td", name, times, _note(step.why), _note(step.function and f"in the binary: {step.function}"), _note(f"on {step.device}" if say_device else None),
+            _el("td", name, times, _note(step.why), _note(step.function and f"in the binary: {step.function}"),
+                _note(f"on {step.device}" if say_device else None),
                 data_v=step.name),
             _el("td", _el("div", ", ".join(step.computes) or _UNKNOWN, class_="clamp mono")),
             _el("td", _el("div", *(self.place(p) for p in step.places), class_="clamp places mono")

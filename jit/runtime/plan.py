@@ -18,7 +18,8 @@ torch's own operator, so that it is a view to autograd and shares the version co
 kernels or in-place operators write, whose version counters are bumped after the run. ``aligned`` lists those whose
 address GPU kernels take for a multiple of 16 (None: all): one that is not is copied to such a place while the plan
 runs. ``graphs``: which calls are recorded into CUDA graphs (``native/plan_graphs.h``): "always" where that can be done,
-"waiting" where the GPU is found to wait for the processor, or "never". ``name``: what profilers call a run of it (``jit.shown``).
+"waiting" where the GPU is found to wait for the processor, or "never". ``name``: what profilers
+call a run of it (``jit.shown``).
 
 The executor gives up the GIL for plans with ATen or GPU steps and for large inputs. A plan may be called again while it
 runs, from any thread.

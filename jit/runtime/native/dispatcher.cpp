@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common.h"
+#include "debugged.h"
 #include "entry.h"
 #include "frame_hook.h"
 #include "guards.h"
@@ -227,27 +228,6 @@ struct Original {
   Ref region, trial;
 };
 
-// Whether a debugger traces this thread (jit/frame/debuggers.py): it is to see the program's own frames.
-bool is_debugged() {
-  PyThreadState* ts = PyThreadState_Get();
-  if (C10_LIKELY(!ts->c_tracefunc)) return false;
-  static PyObject* is_debugger = nullptr;
-  bool found = false;
-  PyThreadState_EnterTracing(ts);  // what is asked is not traced itself
-  {
-    Disarmed quiet;
-    if (!is_debugger) {
-      Ref module = Ref::steal(PyImport_ImportModule("jit.frame.debuggers"));
-      if (module) is_debugger = PyObject_GetAttrString(module.get(), "is_debugger");
-    }
-    Ref said = Ref::steal(is_debugger && ts->c_traceobj ? PyObject_CallOneArg(is_debugger, ts->c_traceobj) : nullptr);
-    found = said.get() == Py_True;
-  }
-  PyErr_Clear();
-  PyThreadState_LeaveTracing(ts);
-  return found;
-}
-
 // What `on_miss` says of a dispatcher, a text, by a method of its; null, with no error set, where it says nothing.
 PyObject* told_by_owner(DispatcherObject* d, const char* method) {
   Disarmed quiet;
@@ -272,6 +252,7 @@ std::string shown(DispatcherObject* d) {
 // Calls a target while a profiler is told.
 PyObject* call_in_range(DispatcherObject* d, PyObject* target, PyObject** locals, size_t nargsf) {
   std::string name = "jit: " + shown(d);
+  Watched watched;
   Range range;
   range.begin(name);
   return PyObject_Vectorcall(target, locals, nargsf, nullptr);
@@ -394,7 +375,7 @@ PyObject* call_free(DispatcherObject* d, PyObject* const* args, size_t nargsf, P
     PyErr_SetString(PyExc_RuntimeError, "this compiled function has been cleared by the garbage collector");
     return nullptr;
   }
-  if (capturing || in_eager.load(std::memory_order_relaxed) || C10_UNLIKELY(is_debugged()))
+  if (capturing || in_eager.load(std::memory_order_relaxed) || detects_anomalies() || is_debugged())
     return PyObject_Vectorcall(fn.get(), args, nargsf, kwnames);
   if (PyFunction_GET_CODE(fn.get()) != d->code) read_code(d);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
@@ -738,7 +719,8 @@ bool dispatcher_check(PyObject* object) { return Py_IS_TYPE(object, &DispatcherT
 
 bool dispatcher_serve(PyObject* dispatcher, PyObject* code, PyObject** locals, Py_ssize_t n, PyObject** result) {
   Ref self = Ref::share(dispatcher);
-  if (capturing || in_eager.load(std::memory_order_relaxed) || !cast(dispatcher)->fn) return false;
+  if (capturing || in_eager.load(std::memory_order_relaxed) || detects_anomalies() || !cast(dispatcher)->fn)
+    return false;
   Original original;
   PyObject* got = dispatch(cast(dispatcher), locals, n, 0, original);
   if (original.wanted) return false;

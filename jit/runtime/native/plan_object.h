@@ -37,13 +37,13 @@ PyObject* plan_with_gradient(PlanObject* like, vectorcallfunc call, std::shared_
 // Calls a plan that has a gradient.
 PyObject* differentiable_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names);
 
-// A range around a run of a plan, if anybody is to be told of it: the one look at that which serves all its steps.
+// A range around a run of a plan, where somebody is told of what it is a part of.
 // `sequence`: see `Range`.
 class PlanRange {
  public:
   template <typename Sequence>
   PlanRange(const Program& p, Run& run, Sequence&& sequence) {
-    if (C10_LIKELY(!is_watched())) return;
+    if (C10_LIKELY(!in_watched)) return;
     run.watch();
     range_.begin(p.shown, sequence());
   }

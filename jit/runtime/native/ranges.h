@@ -12,8 +12,23 @@
 
 namespace jit {
 
-// Whether anybody is to be told. Asked once for a region and once for a run of a plan.
+// Whether anybody is to be told. Asked once for a call of a compiled region, and once for a backward.
 inline bool is_watched() { return at::hasCallbacks(); }
+
+// Whether this thread is in a region, or a backward, of which somebody is told: what the plans in it ask.
+inline thread_local constinit bool in_watched = false;
+
+// While alive, it is.
+class Watched {
+ public:
+  Watched() : before_(in_watched) { in_watched = true; }
+  ~Watched() { in_watched = before_; }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  bool before_;
+};
 
 // A range from `begin` on, to the end of the object's life, also where that is ended by an exception.
 class Range {
