@@ -144,10 +144,12 @@ def _packed(graph: Graph) -> str:
     return "(\n" + "\n".join(f"    {line!r}" for line in lines) + "\n)"
 
 
-def main(jit: types.ModuleType, function: Callable, packed: str | None, inputs: Sequence[Input], integers: Mapping[str, int],
-         gradient: Gradient | None, options: Mapping[str, object], kernels: Mapping[str, str],
+def main(jit: types.ModuleType, function: Callable, packed: str | None, inputs: Sequence[Input],
+         integers: Mapping[str, int], gradient: Gradient | None, options: Mapping[str, object],
+         kernels: Mapping[str, str],
          arguments: Sequence[str] | None = None) -> int:
-    """What a script does; ``jit``: the package. -> 0: as exact as eager; 1: not. What a compilation raises is raised."""
+    """What a script does; ``jit``: the package. -> 0: as exact as eager; 1: not. What a compilation raises is
+    raised."""
     parser = argparse.ArgumentParser(description="Run a captured graph by its kernels and in eager, and compare.")
     parser.add_argument("--time", action="store_true", help="time both")
     parser.add_argument("--recapture", action="store_true", help="compile the Python of this script")
@@ -191,7 +193,8 @@ def _of_kernels(texts: replaced.Texts, used: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _recaptured(jit: types.ModuleType, function: Callable, tensors: Sequence[torch.Tensor], integers: Mapping[str, int], time: bool) -> int:
+def _recaptured(jit: types.ModuleType, function: Callable, tensors: Sequence[torch.Tensor],
+                integers: Mapping[str, int], time: bool) -> int:
     report = jit.verify(function)(*[numerics.twin(t).requires_grad_(t.requires_grad) for t in tensors],
                                   *integers.values())
     print(report)
