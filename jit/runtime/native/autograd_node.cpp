@@ -210,7 +210,7 @@ class CompiledNode final : public Node {
                                                              : tangents_[i].zeros());
       }
       run.evaluate_regs(ints_.data());
-      std::optional<Watched> watched;
+      std::optional<jit::Watched> watched;
       if (C10_UNLIKELY(is_watched())) watched.emplace();
       PlanRange range(*p.backward, run);
       execute(backward, run, /*gil_held=*/false, backward.outputs.size(), [&] {
