@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from .. import config, observing
 from ..frame.decode import decode
 from . import gather, html, model, text
+from .figures import counted
 from .inputs import input_of
 from .rerun import Rerun, symbols_of
 
@@ -84,7 +85,7 @@ def _write(name: str, observer: Observer, failed: BaseException | None, seconds:
         plans = [p for r in report.regions for p in r.plans]
         kernels = sum(s.kind == model.KERNEL for p in plans for s in p.steps)
         breaks = sum(len(r.breaks) for r in report.regions)
-        said = f"{len(observer.begun)} graphs, {kernels} kernels, {breaks} breaks"
+        said = f"{counted(len(observer.begun), 'graph')}, {counted(kernels, 'kernel')}, {counted(breaks, 'break')}"
     reported = {c.graph: region for c, region in zip(captured, report.regions)} if captured else {}
     for number, (graph, begun) in enumerate(observer.begun.items()):
         region, plan = reported.get(graph), observer.plans.get(graph)

@@ -25,6 +25,7 @@ from ..graph.ir import Part, ancestors
 from ..graph.prim_info import info
 from ..graph.printing import expression
 from ..graph.recording import Gradient
+from .figures import counted
 from .inputs import input_of
 from .rerun import Rerun, only_there
 
@@ -129,7 +130,7 @@ def minify(compiled: Callable[[Callable], Callable], fn: Any, args: Sequence[obj
         return Minimal("wrong result", trials=trials.count, text=(
             f"each of the {len(found)} graphs is as exact as eager by its kernels, but the program is not: what "
             f"differs is how it was captured, which jit.compile(fn, backend=\"eager\") shows too: {report.faults[0]}"))
-    return Minimal("", trials=trials.count, text=f"nothing fails: {len(found)} graphs were tried")
+    return Minimal("", trials=trials.count, text=f"nothing fails: {counted(len(found), 'graph')} tried")
 
 
 def _recording(found: list[_Graph]) -> Callable:
@@ -243,7 +244,7 @@ def _cut(trials: _Trials, one: _Graph, failure: Failure, number: int) -> Minimal
     nodes = [n for k in kept for n in units[k]]
     places = tuple(dict.fromkeys(tuple((n.loc.user or n.loc)[:3]) for n in nodes if n.loc is not None))
     head = f"graph {number}: {failure}"
-    text = (f"{head}\ncut down to {len(kept)} of {before} operations in {trials.count} trials:\n"
+    text = (f"{head}\ncut down to {len(kept)} of {counted(before, 'operation')} in {counted(trials.count, 'trial')}:\n"
             + "\n".join(f"  {n.name} = {expression(n)}" for n in nodes if not n.several)
             + "".join(f"\n  from {file}:{line} in {function}" for file, line, function in places))
     return Minimal(str(failure), least.graph.python(), len(kept), before, _failing_script(trials, least, failure, head),

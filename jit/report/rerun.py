@@ -26,6 +26,7 @@ from ..graph.printing import unbound_symbols
 from ..graph.recording import Gradient
 from ..runtime.user_kernels import SpecName
 from ..versions import JIT
+from .figures import counted
 from .gather import versions
 from .inputs import Input
 
@@ -184,7 +185,7 @@ def _of_kernels(texts: replaced.Texts, used: Sequence[str]) -> str:
     """Which kernels were those of the script."""
     edited = [name for name, text in texts.texts.items() if name in texts.met and texts.met[name] != text]
     unmet = [name for name in texts.texts if name not in texts.met]
-    said = [f"{len(used)} kernels"]
+    said = [counted(len(used), "kernel")]
     if edited:
         said.append(f"edited: {', '.join(edited)}")
     if unmet:
