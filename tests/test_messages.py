@@ -15,7 +15,7 @@ import torch
 import jit
 from jit import telling
 from jit.errors import BackendError
-from jit.frame import dispatch
+from jit.frame import dispatch, entries
 from jit.spelling import meant
 
 
@@ -151,14 +151,14 @@ def test_so_many_recompiles_are_remembered_and_no_more():
     compiled = jit.compile(lambda x, n: x * 2 if n == "never" else x, recompile_limit=64)
     for k in range(dispatch._MOST_AGAIN + 5):
         compiled(torch.ones(3), f"text {k}")
-    again = [a for _, a in dispatch.why_again(compiled)]
+    again = [a for _, a in entries.why_again(compiled)]
     assert len(again) <= dispatch._MOST_AGAIN
     compiled = jit.compile(lambda x: x * 2, recompile_limit=64)
     for k in range(1, dispatch._MOST_AGAIN + 6):
         x = torch.ones(k + 1, 2)
         jit.mark_static(x, 0)
         compiled(x)
-    again = [a for _, a in dispatch.why_again(compiled)]
+    again = [a for _, a in entries.why_again(compiled)]
     assert [a.number for a in again] == list(range(6, dispatch._MOST_AGAIN + 6))
 
 
@@ -166,7 +166,7 @@ def test_what_is_chosen_by_is_not_to_be_made_once():
     compiled = jit.compile(lambda x, flag: x * 2 if flag is Kind.FIRST else x - 1 if flag is Kind.SECOND else x)
     for flag in (Kind.FIRST, Kind.SECOND, None):
         compiled(torch.ones(3), flag)
-    cures = [again.cure for _, again in dispatch.why_again(compiled)]
+    cures = [again.cure for _, again in entries.why_again(compiled)]
     assert len(cures) == 2 and all(cure.startswith("keep the values of flag few") for cure in cures), cures
 
 
@@ -176,12 +176,12 @@ def test_a_mode_is_told_in_words():
     compiled(x)
     with torch.no_grad():
         compiled(x)
-    assert dispatch.why_again(compiled)[0][1].differed == "grad mode: expected on, found off"
+    assert entries.why_again(compiled)[0][1].differed == "grad mode: expected on, found off"
     compiled = jit.compile(lambda x: x @ x)
     for on in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
             compiled(torch.ones(3, 3))
-    assert "CPU autocast dtype: expected off, found bfloat16" in dispatch.why_again(compiled)[0][1].differed
+    assert "CPU autocast dtype: expected off, found bfloat16" in entries.why_again(compiled)[0][1].differed
 
 
 # -- backends ---------------------------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ and why. It is made while a plan is, where someone asks for a report (``jit.obse
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -65,7 +65,7 @@ def describe(planner: Planner, plan: Plan) -> Described:
     steps: list[Step] = []
     number_of: dict[int, int] = {}  # id of what a step was planned for -> number of the step
     live, in_use = _live(planner, ("temp", "alloc", "extern")), []
-    shares = collections.Counter(id(origin) for step in planner.steps for origin in _origins(planner, step))
+    shares = _shares(planner)
     for step, t in zip(planner.steps, planner.times, strict=True):
         made = _step(planner, step, shares)
         if made is None:
@@ -119,9 +119,33 @@ def _origins(planner: Planner, step: Any) -> list:
     return [step.node] if isinstance(step, (CallLibrary, LaunchUserKernel)) else []
 
 
-def _step(planner: Planner, step: Any, shares: Mapping[int, int]) -> Step | None:
-    """``shares``: id of what a step was planned for -> how many steps it takes, which share its results and
-    arithmetic."""
+def _shares(planner: Planner) -> dict[int, Fraction]:
+    """Of groups that take several runs, such as sums in two stages: number of a run -> its share in the group's
+    arithmetic, by the bytes that it moves."""
+    runs: dict[int, list[RunKernel]] = {}
+    for step in planner.steps:
+        if isinstance(step, (RunKernel, RunTogether)):
+            for run in getattr(step, "runs", (step,)):
+                runs.setdefault(id(planner.origins[run.number]), []).append(run)
+    found = {}
+    for alike in runs.values():
+        moved = [sum(_moved(planner, run)) for run in alike]
+        if len(alike) > 1 and sum(moved):
+            found.update({run.number: Fraction(n, sum(moved)) for run, n in zip(alike, moved)})
+    return found
+
+
+def _moved(planner: Planner, run: RunKernel) -> tuple[int, int]:
+    """Bytes of the memory that a run reads, and that it writes."""
+    found = [0, 0]
+    for buffer, storage in zip(planner.launches[run.number].buffers, run.arguments):
+        if not isinstance(storage, str):
+            found[buffer.role != "in"] += _size(storage)
+    return found[0], found[1]
+
+
+def _step(planner: Planner, step: Any, shares: Mapping[int, Fraction]) -> Step | None:
+    """``shares``: see ``_shares``."""
     if isinstance(step, (CallLibrary, LaunchUserKernel)):
         return _library_call(step.node, USER_KERNEL if isinstance(step, LaunchUserKernel) else LIBRARY)
     if not isinstance(step, (RunKernel, RunTogether)):
@@ -129,20 +153,26 @@ def _step(planner: Planner, step: Any, shares: Mapping[int, int]) -> Step | None
     nodes: dict[Node, None] = {}
     reads: dict[Node, None] = {}
     for origin in _origins(planner, step):
-        found, read = computed(origin)
+        found, seen = computed(origin)
         nodes |= found
-        reads |= read
+        reads |= seen
     runs = getattr(step, "runs", (step,))
     kernel, key = planner.launches[runs[0].number], planner.launch_keys[runs[0].number]
     if isinstance(step, RunTogether) and step.key in planner.joined:
         key = step.key
-    share = max(shares[id(origin)] for origin in _origins(planner, step))
-    written = sum(_written(n) for n in nodes if n in planner.buffers.storages)
-    written += sum(numel_hint(t.shape) * t.dtype.itemsize for n in nodes if n.several for t in n.types if t is not None)
+    if any(run.number in shares for run in runs):
+        read, written = map(sum, zip(*(_moved(planner, run) for run in runs)))
+    else:
+        read = _read([n for n in reads if n not in nodes], nodes)
+        written = sum(_written(n) for n in nodes if n in planner.buffers.storages)
+        written += sum(numel_hint(t.shape) * t.dtype.itemsize
+                       for n in nodes if n.several for t in n.types if t is not None)
+    arithmetic = sum(shares.get(run.number, 1) * sum(map(operations, computed(planner.origins[run.number])[0]))
+                     for run in runs)
     return Step(
         KERNEL, planner.name_of(runs),
         tuple(what(n) for n in nodes if n.op not in VIEWS), places(nodes), _space(planner, runs), str(kernel.device),
-        _read([n for n in reads if n not in nodes], nodes), written // share, sum(map(operations, nodes)) // share,
+        read, written, round(arithmetic),
         source=planner.named[key].name if key in planner.named else kernel.name,
         function=_function(planner, key))
 
