@@ -8,7 +8,7 @@ import jit
 import pytest
 import torch
 from jit import observing
-from jit.report import model, text
+from jit.report import figures, model, text
 from torch import nn
 
 
@@ -318,7 +318,7 @@ def test_a_compiled_function_is_the_function_behind_it():
 
 @pytest.mark.parametrize("n, expected", [(1, "1 thing"), (2, "2 things")])
 def test_words(n, expected):
-    assert text.several(n, "thing") == expected
+    assert figures.counted(n, "thing") == expected
     assert [text.ordinal(k) for k in (1, 2, 3, 4, 11, 12, 21, 102)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "102nd"]
 

@@ -138,9 +138,15 @@ def _shares(planner: Planner) -> dict[int, Fraction]:
 def _moved(planner: Planner, run: RunKernel) -> tuple[int, int]:
     """Bytes of the memory that a run reads, and that it writes."""
     found = [0, 0]
-    for buffer, storage in zip(planner.launches[run.number].buffers, run.arguments):
+    kernel = planner.launches[run.number]
+    rounds = math.prod(hint(axis.extent) for axis in (*kernel.axes, *kernel.raxes))  # an element is written in each
+    for buffer, storage in zip(kernel.buffers, run.arguments):
         if not isinstance(storage, str):
-            found[buffer.role != "in"] += _size(storage)
+            size = _size(storage)
+            if buffer.role == "in":
+                found[0] += size
+            else:
+                found[1] += min(size, rounds * buffer.dtype.itemsize)
     return found[0], found[1]
 
 
@@ -164,9 +170,7 @@ def _step(planner: Planner, step: Any, shares: Mapping[int, Fraction]) -> Step |
         read, written = map(sum, zip(*(_moved(planner, run) for run in runs)))
     else:
         read = _read([n for n in reads if n not in nodes], nodes)
-        written = sum(_written(n) for n in nodes if n in planner.buffers.storages)
-        written += sum(numel_hint(t.shape) * t.dtype.itemsize
-                       for n in nodes if n.several for t in n.types if t is not None)
+        written = sum(_moved(planner, run)[1] for run in runs)
     arithmetic = sum(shares.get(run.number, 1) * sum(map(operations, computed(planner.origins[run.number])[0]))
                      for run in runs)
     return Step(
@@ -247,13 +251,6 @@ def _read(nodes: Iterable[Node], readers: Iterable[Node] = ()) -> int:
         whole = bytes_hint(base) if not base.several else seen * n.type.dtype.itemsize
         found[base] = min(whole, found.get(base, 0) + seen * n.type.dtype.itemsize)
     return sum(found.values())
-
-
-def _written(node: Node) -> int:
-    """Bytes of a result; of one that is another tensor with elements changed at some places, of these."""
-    if info(node.op).kind == "scatter":
-        return min(bytes_hint(node), numel_hint(node.inputs[-1].type.shape) * node.type.dtype.itemsize)
-    return bytes_hint(node)
 
 
 def operations(node: Node) -> int:

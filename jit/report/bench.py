@@ -27,8 +27,8 @@ from .. import arguments as options
 from ..runtime import native
 from . import calls, timing
 from .bench_table import printed
+from .figures import counted
 from .systems import EAGER, JIT, TORCH
-from .text import several
 
 _EXAMPLES = f"""examples:
   python -m jit bench -c "torch.softmax(x * 2, -1)" --args "x=torch.randn(512, 512)"
@@ -313,7 +313,7 @@ def _error(systems: dict[str, System]) -> float:
 def _load() -> str:
     """What other programs are doing, where that is much; "" where it is not."""
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    return f"{load:.1f} on {several(cores, 'core')}" if load > max(0.5, cores / 4) else ""
+    return f"{load:.1f} on {counted(cores, 'core')}" if load > max(0.5, cores / 4) else ""
 
 
 @contextlib.contextmanager

@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from . import model
-from .figures import amount, byte_size, duration
+from .figures import amount, byte_size, counted, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
 _MOST_GUARDS, _MOST_APART, _MOST_RETURNED = 12, 8, 6
+_LEAST_NAME, _LEAST_SPACE = 16, 9  # characters of columns that are cut
 _MEANING = ("= in a graph (how many operations)   . Python, done with once it is compiled   # a graph ends here   "
             "! runs in eager at each call")
 
@@ -43,14 +44,14 @@ def _summary(report: model.Report, width: int) -> Iterator[str]:
                                                                             model.USER_KERNEL)}
     graphs = sum(any(p.direction == model.FORWARD and p.operations for p in r.plans) for r in report.regions)
     parts = [
-        several(graphs, "graph"),
-        several(sum(len(r.breaks) for r in report.regions), "break"),
-        several(sum(p.operations for p in plans), "operation"),
-        f"{several(count[model.KERNEL], 'kernel')}",
-        f"{several(count[model.LIBRARY], 'library call')}",
-        *([several(count[model.USER_KERNEL], "Triton kernel") + " of the program's own"]
+        counted(graphs, "graph"),
+        counted(sum(len(r.breaks) for r in report.regions), "break"),
+        counted(sum(p.operations for p in plans), "operation"),
+        f"{counted(count[model.KERNEL], 'kernel')}",
+        f"{counted(count[model.LIBRARY], 'library call')}",
+        *([counted(count[model.USER_KERNEL], "Triton kernel") + " of the program's own"]
           if count[model.USER_KERNEL] else []),
-        several(sum(len(r.guards) for r in report.regions), "guard"),
+        counted(sum(len(r.guards) for r in report.regions), "guard"),
     ]
     yield from _wrapped(f"{report.title}: {', '.join(parts)}", width)
     moved = sum((s.read + s.written) * s.times for s in steps)
@@ -58,11 +59,6 @@ def _summary(report: model.Report, width: int) -> Iterator[str]:
     yield from _wrapped(f"{byte_size(moved)} through memory, {amount(sum(s.operations * s.times for s in steps))} "
                         f"operations of arithmetic at each call; compiled in {duration(seconds)}", width)
     yield from _wrapped(report.versions + (f"; {report.device}" if report.device else ""), width)
-
-
-def several(count: int, name: str) -> str:
-    """A count of things."""
-    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def fitted(path: str, width: int, indent: str) -> str:
@@ -86,7 +82,7 @@ def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
                 lines += _wrapped(line.note, width, " " * 14)
     left = len(report.sources) - len(shown)
     if left:
-        lines += ["", f"and {several(left, 'function')} of libraries that {'was' if left == 1 else 'were'} inlined"]
+        lines += ["", f"and {counted(left, 'function')} of libraries that {'was' if left == 1 else 'were'} inlined"]
     return lines
 
 
@@ -106,7 +102,7 @@ def _breaks(report: model.Report, width: int) -> list[str]:
 
 
 def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int, everything: bool) -> list[str]:
-    title = f"Graph {number}, {plan.direction}: {region.name}, {several(plan.operations, 'operation')}"
+    title = f"Graph {number}, {plan.direction}: {region.name}, {counted(plan.operations, 'operation')}"
     lines = _heading(title, width)
     memory = plan.memory
     lines += _wrapped(f"inputs {byte_size(memory.inputs)}, results {byte_size(memory.results)}"
@@ -116,7 +112,7 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
                       + (f", at most {byte_size(max(memory.live))} in use beside the inputs" if memory.live else ""),
                       width)
     if memory.saved:
-        largest = [f"{byte_size(size)} of {what} ({several(count, 'tensor')})"
+        largest = [f"{byte_size(size)} of {what} ({counted(count, 'tensor')})"
                    + (f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place is not None else "")
                    for what, place, size, count in memory.returned[:_MOST_RETURNED]]
         lines += _wrapped(f"results and what is kept, the largest first: {'; '.join(largest)}", width)
@@ -132,7 +128,7 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
         for a in worst if everything else worst[:_MOST_APART]:
             lines += _wrapped(f"{a.first} and {a.second}, {byte_size(a.moved)} between them: {a.why}", width, "  ")
         if len(worst) > _MOST_APART and not everything:
-            lines.append(f"  and {several(len(worst) - _MOST_APART, 'pair')} more")
+            lines.append(f"  and {counted(len(worst) - _MOST_APART, 'pair')} more")
     return lines
 
 
@@ -145,12 +141,19 @@ def _row(number: int, step: model.Step) -> list[str]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Columns of text, without those that are empty; the last one is cut to the width."""
+    """Columns of text, without those that are empty. Where they do not fit the width, the second column is cut, which
+    is a name, then the third, and then the last."""
     keep = [k for k in range(len(heads)) if any(row[k] not in ("", "–") for row in rows)]
     cells = [[r[k] for k in keep] for r in (heads, *rows)]
     widths = [min(40, max(len(r[k]) for r in cells)) for k in range(len(keep))]
+    over = sum(widths) + 2 * (len(widths) - 1) - width
+    for k, least in ((1, _LEAST_NAME), (2, _LEAST_SPACE)):
+        if over > 0 and k < len(widths) - 1:
+            cut = max(0, min(over, widths[k] - least))
+            widths[k] -= cut
+            over -= cut
     right = [heads[k] in ("", "read", "written", "arithmetic", "at best", "time") for k in keep]
-    return ["  ".join((str.rjust if to_right else str.ljust)(c[:w], w)
+    return ["  ".join((str.rjust if to_right else str.ljust)(c if len(c) <= w else c[:w - 1] + "…", w)
                       for c, w, to_right in zip(row, widths, right))[:width] for row in cells]
 
 
