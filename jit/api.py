@@ -353,7 +353,8 @@ def explain(model: Callable[_P, Any], *, measure: bool = False, **options: Any) 
         plans = {c.graph: plan for c in captured if (plan := observer.plans.get(c.graph)) is not None}
         again = [gather.Recompile(name, *row) for name, row in entries.why_again(model)]
         title = getattr(dispatch.plain(marks.innermost(model)), "__qualname__", type(model).__name__)
-        code = getattr(inspect.unwrap(getattr(type(model), "forward", unhooked)), "__code__", None)
+        forward = getattr(type(model), "forward", None)  # of a module; a function is what was captured first
+        code = forward and getattr(inspect.unwrap(forward), "__code__", None)
         graphs = [getattr(plans.get(c.graph), "graph", None) or c.graph for c in captured if c.graph is not None]
         graphs = [g for g in graphs if any(n.op != "input" for n in g.nodes)]
         breaks = [b for c in captured for b in c.breaks]

@@ -366,6 +366,19 @@ def test_the_entries_of_modules_and_methods_are_told(tmp_path):
     assert "float64" in entry.differs or "Double" in entry.differs
 
 
+def test_a_report_says_what_it_is_about():
+    def f(x):
+        return x * 2
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 3
+
+    for what, code in (f, f.__code__), (jit.compile(f), f.__code__), (Model(), Model.forward.__code__):
+        place = jit.explain(what)(torch.ones(2)).report.place
+        assert (place.file, place.line) == (code.co_filename, code.co_firstlineno)
+
+
 def test_what_is_looked_up_by_indices_is_read_as_far_as_it_is_found():
     """Of a large table the rows that are asked for, and not more of it than there is."""
     def f(table, rows):
