@@ -4,7 +4,11 @@ globals, and of backends that fail."""
 import enum
 import inspect
 import json
+import os
+import pathlib
 import re
+import subprocess
+import sys
 import threading
 import types
 import warnings
@@ -17,6 +21,8 @@ from jit import telling
 from jit.errors import BackendError
 from jit.frame import dispatch, entries
 from jit.spelling import meant
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def line_of(fn, text):
@@ -320,3 +326,44 @@ def test_verify_says_when_only_rounding_differs():
     with jit.config.patch(match_eager_rounding=True):
         assert not jit.verify(program)(x).rounding
     assert not jit.verify(program)(x.float()).rounding
+
+
+RATES = """
+import torch, jit
+@jit.compile
+def decayed(x, rate):
+    return x * rate
+for step in range(4):
+    decayed(torch.ones(3), 0.9 ** step)
+"""
+
+
+def test_what_differs_is_told_in_a_second_process_too(tmp_path):
+    """Entries from disk are told as those are that are compiled."""
+    (tmp_path / "rates.py").write_text(RATES)
+    environment = {**os.environ, "JIT_LOGS": "recompiles", "JIT_CACHE_DIR": jit.config.cache_dir, "JIT_ENTRY_CACHE": "1",
+                   "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    told = [subprocess.run([sys.executable, "rates.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+                           env=environment).stderr for _ in range(2)]
+    assert "decayed (" in told[0] and "is compiled again:" in told[0]
+    assert "takes another entry from disk:" in told[1] and "rate" in told[1], told[1]
+
+
+def test_a_size_that_was_marked_as_static_is_told_so():
+    compiled = jit.compile(lambda x: x * 2)
+    for size in (4, 5):
+        x = torch.ones(size)
+        jit.mark_static(x, 0)
+        compiled(x)
+    ((_, again),) = entries.why_again(compiled)
+    assert "leave out the mark_static of dim 0 of x" in again.cure
+
+
+def test_the_id_of_a_break_is_the_same_by_whatever_path(tmp_path, monkeypatch):
+    from jit.frame.breaks import BreakReason
+
+    (tmp_path / "program.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    files = "program.py", str(tmp_path / "program.py")
+    ids = {BreakReason("print", "why", "hint", file, 3, "f").id for file in files}
+    assert len(ids) == 1

@@ -95,7 +95,7 @@ def test_what_names_of_torch_do_in_compiled_code(outcomes, name):
 
 
 def test_breaks_say_what_was_asked_for(outcomes):
-    assert "of old age; the function is marked with torch.compiler.disable" in outcomes["torch.compiler.disable"][
+    assert "of old age; take torch.compiler.disable off it" in outcomes["torch.compiler.disable"][
         "texts"][0]
     assert "graph_break() was called: here" in outcomes["torch._dynamo.graph_break"]["texts"][0]
     assert "disallow_in_graph was called" in outcomes["torch._dynamo.disallow_in_graph"]["texts"][0]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..graph.ir import Node
     from .loops import Kernel
 
-_SHORT = {"cast": None, "where": None, "reciprocal": "rcp", "maximum": "max", "minimum": "min"}
 _MOST_WORDS = 4
 
 
@@ -25,7 +24,8 @@ def of_function(kernel: Kernel, *kind: str) -> str:
     words: list[str] = []
     for s in kernel.body:
         word = s.prim or s.combine
-        word = _SHORT.get(word, word)
+        label = info(s.prim).label if s.prim else None
+        word = word if label is None else label
         if word and (not words or words[-1] != word):
             words.append(word)
     return "_".join(["jit", *kind, *words[:6]])[:60] if words else "_".join(["jit", *kind, "copy"])

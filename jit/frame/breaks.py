@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 
 from .. import failures, logs
 from ..errors import Unsupported
@@ -35,7 +36,8 @@ class BreakReason:
     @property
     def id(self) -> str:
         """Eight hexadecimal digits that stay the same for this kind of break at this place."""
-        return hashlib.sha256(f"{self.kind}|{self.file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
+        file = os.path.abspath(self.file) if os.path.exists(self.file) else self.file
+        return hashlib.sha256(f"{self.kind}|{file}|{self.line}|{self.function}".encode()).hexdigest()[:8]
 
     @property
     def called_from(self) -> str:

@@ -335,8 +335,14 @@ class Missed:
                   progress.compiling(code.co_qualname, code.co_filename, code.co_firstlineno,
                                      self.settings.option("progress"))):
                 key = None if followed is not None else stored.key_of(self, fn, dispatcher, values)
+                before = dispatcher.entries
                 found = self.stored(dispatcher, fn, values, key)
-                return self.compile(dispatcher, values, key) if found is None else found
+                if found is None:
+                    return self.compile(dispatcher, values, key)
+                if before:
+                    self.explain_miss(fn, before, self.limits.competing(before, values), values, len(self.captures),
+                                      "takes another entry from disk")
+                return found
 
     @contextlib.contextmanager
     def named(self, dispatcher) -> Iterator[None]:
@@ -444,7 +450,7 @@ class Missed:
             if self.settings.option("error_on_recompile"):
                 raise self.refusal(dispatcher, values, "error_on_recompile is set", "call it with arguments like "
                                    "earlier ones, or set jit.config.error_on_recompile to False")
-            self.explain_miss(fn, entries, competing, values)
+            self.explain_miss(fn, entries, competing, values, len(self.captures) + 1)
             if len(competing) >= limit or len(entries) >= MOST * limit:
                 return self.give_up(fn, entries, competing)
         capturing = native().set_capturing(True)
@@ -519,17 +525,19 @@ class Missed:
     def guard_program(self, captured: Captured):
         return native_guards.program(*captured.guards.program())
 
-    def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...]) -> None:
+    def explain_miss(self, fn: Callable, entries: tuple, competing: list, values: tuple[object, ...], number: int,
+                     what: str = "is compiled again") -> None:
+        """Note, and log, what differs in a call from the entries that there are: it gets its ``number``-th."""
         why = differences(entries, values)
         nearest = max((k for k, entry in enumerate(entries) if entry in competing or not competing),
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
         cure = cures.cure(entries[nearest].guards, values) if entries else ""
-        again = Again(len(self.captures) + 1, why[nearest] if why else "not known", cure)
+        again = Again(number, why[nearest] if why else "not known", cure)
         self.again = [*self.again, again][-_MOST_AGAIN:]
         if recompiles_log:
             code = self.code_shown(fn)
             lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
-            recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) is compiled again:\n{lines}"
+            recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) {what}:\n{lines}"
                            + (f"\n  to avoid it: {cure}" if cure else ""))
 
     def give_up(self, fn: Callable, entries: tuple, competing: list) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from .. import config
 from ..graph.dims import Sym
-from ..runtime import native
+from ..runtime import cures, native
 from ..runtime.holding import holding
 from .source import Item, Length, Local, Source
 from .tried import Tried, is_weight
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 MAX_POSITIONS = 4
 SHORT = 4  # elements; what holds more is data
 LARGEST = (1 << 63) - 1  # integer that guards read; a larger one is another entry's
-_MARKED, _STATIC = "_jit_dynamic_dims", "_jit_static_dims"
+_MARKED = "_jit_dynamic_dims"
+_STATIC, *_OTHERS_STATIC = cures.STATIC
 # What PyTorch's functions of these names write at a tensor.
 _OTHERS_MARKED = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
                   "_dynamo_strict_unbacked_indices")
-_OTHERS_STATIC = ("_dynamo_static_indices",)
 
 
 def mark_dynamic(tensor: torch.Tensor, *dims: int) -> None:

@@ -60,7 +60,7 @@ def kinked(b: Builder, y: Node, g, d, x: Node) -> Node:
     return b.emit("custom_gradient", (y, g, b.cast(d, y.type.dtype), x, b.lift(0, x)), {"kinked": True}, y.type.dtype)
 
 
-@pointwise("cast",
+@pointwise("cast", label="",
            text=lambda n, a: f"{a[0]}.to({n.dtype})",
            library=lambda n, a: ("aten::_to_copy", "", (a[0], n.type.dtype)), rounds=False, saves=NOTHING,
            linear=IN_FIRST)
@@ -107,7 +107,7 @@ def rsqrt(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.mul(b.mul(g, -0.5), b.mul(b.mul(n, n), n)),)
 
 
-@pointwise("reciprocal", operators=("reciprocal",), smooth=True, cost=QUOTIENT)
+@pointwise("reciprocal", label="rcp", operators=("reciprocal",), smooth=True, cost=QUOTIENT)
 def reciprocal(b: Builder, n: Node, g) -> tuple[Node, ...]:
     return (b.neg(b.mul(g, b.mul(n, n))),)
 
@@ -340,8 +340,8 @@ def power(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     return base, exponent
 
 
-@pointwise("maximum", 2, commutative=True, smooth=True, bools=("logical_or",))
-@pointwise("minimum", 2, commutative=True, smooth=True, bools=("logical_and",))
+@pointwise("maximum", 2, label="max", commutative=True, smooth=True, bools=("logical_or",))
+@pointwise("minimum", 2, label="min", commutative=True, smooth=True, bools=("logical_and",))
 def extremum(b: Builder, n: Node, g) -> tuple[Callable, ...]:
     """Equal operands share evenly; where one is NaN both get all."""
     x, y = n.inputs
@@ -395,7 +395,7 @@ def copysign(b: Builder, n: Node, g) -> tuple[Callable, None]:
     return lambda: b.mul(g, b.where(b.eq(x, 0), 0, b.div(n, x))), None
 
 
-@pointwise("where", 3, rounds=False, saves=((), (0,)))
+@pointwise("where", 3, label="", rounds=False, saves=((), (0,)))
 def where(b: Builder, n: Node, g) -> tuple[None, Callable, Callable]:
     condition = n.inputs[0]
     return None, lambda: b.where(condition, g, 0), lambda: b.where(condition, 0, g)

@@ -85,6 +85,7 @@ class PrimInfo:
     constant: all elements are the attribute ``value``.
     of_nothing: the number that a reduction of no elements gives; None where eager refuses that.
     combine: what a kernel's reduction is called.
+    label: what names of kernels call it; "": nothing. None: by its name.
     number_row: what computes it in a program of numbers that runs before the graph; None where that has nothing for
         it.
 
@@ -127,6 +128,7 @@ class PrimInfo:
     constant: bool = False
     of_nothing: float | None = None
     combine: str | None = None
+    label: str | None = None
     number_row: str | None = None
     in_kernels: bool = True
     at_start: bool = False

@@ -30,6 +30,8 @@ def cure(program: Any, locals: Sequence[object]) -> str:
         return advice("" if at < 0 else guards.path(program.accessors, at), fact, found)
 
 
+# What marks a tensor's sizes as static, ours first, then what PyTorch's function of that name writes.
+STATIC = ("_jit_static_dims", "_dynamo_static_indices")
 _VALUES = (type(None), bool, int, float, str, enum.Enum)  # what programs choose by, and do not make anew
 
 
@@ -54,6 +56,9 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
         return f"give {about} the same number of dimensions at each call"
     for d, (wanted, size) in enumerate(zip(spec.sizes or (), found.shape)):
         if wanted is not None and wanted != size:
+            if any(d in (getattr(found, name, None) or ()) for name in STATIC):
+                return (f"leave out the mark_static of dim {d} of {about}: while it is there, each size has code of "
+                        "its own; jit.mark_dynamic in its place makes code for all sizes at once")
             mark = f"jit.mark_dynamic({about}, {d}) before the first call, or " if about.isidentifier() else ""
             return f"{mark}jit.compile(..., dynamic=True) makes code for all sizes at once"
     if spec.strides is not None and any(want not in (None, have) for want, have in zip(spec.strides, found.stride())):
@@ -63,8 +68,9 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
 
 def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
     if type(found) in (int, float) and type(fact.value) in (int, float):
-        return (f"{about} is a number that Python needs to know, and each value has code of its own: make it a tensor "
-                "with torch.tensor, or keep its values few")
+        return (f"{about} is a number; once it has changed, the code is for any value of it, but where Python needs to "
+                "know it, as for a shape or a branch, each value has code of its own: there, make it a tensor with "
+                "torch.tensor, or keep its values few")
     return _of_few(about)
 
 
