@@ -48,7 +48,7 @@ SEEN = {
     "12_marked_static": Seen("was compiled 8 times and runs in eager", ("size of dim 0", "jit.mark_dynamic(x, 0)")),
     "13_changing_keys": Seen("was compiled 8 times and runs in eager", ("keep the keys of parts the same",)),
     "14_not_fused": Seen("sort: PyTorch's, since there is no kernel of ours for it", ("2 kernels",)),
-    "15_data_branch": Seen("a branch depends on the values of a tensor", ("torch.where",), BREAKS),
+    "15_data_branch": Seen("a branch depends on the values of a tensor", ("(append)", "torch.where"), BREAKS),
     "16_item_in_loop": Seen("a tensor's value is read by Python", ("torch.where",), BREAKS),
     "17_print_inside": Seen("pprint.py:", ("called from", "outside the compiled function"), BREAKS),
     "18_inplace_on_leaf": Seen("a leaf Variable that requires grad is being used in an in-place operation"),

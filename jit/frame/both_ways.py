@@ -270,9 +270,13 @@ class _Before:
 
     def require_unchanged(self, f: Frame) -> None:
         s = f.s
-        if (any(e.state is None for e in s.effects.log[self.log:]) or _written(s) != self.written
-            or s.states.changed_since(self.states)):
-            raise rounds.Refused("does more than to compute")
+        done = [e.fn for e in s.effects.log[self.log:] if e.state is None]
+        if done:
+            raise rounds.Refused(f"does more than to compute ({getattr(done[0], '__name__', 'a side effect')})")
+        if _written(s) != self.written:
+            raise rounds.Refused("does more than to compute (it writes to a tensor from before)")
+        if s.states.changed_since(self.states):
+            raise rounds.Refused("does more than to compute (it sets a switch of PyTorch's or Python's)")
         changed, fields = [], {}
         for journal, mark in self.marks:
             for holder, name, old in journal.changes_since(mark):
