@@ -263,7 +263,7 @@ def test_interpreted_and_traced_again():
 
 
 def test_a_backend_that_gives_nothing_callable():
-    with pytest.raises(TypeError, match="has to return a callable"):
+    with pytest.raises(jit.errors.BackendError, match="has to return a callable"):
         jit.compile(lambda x: x + 1, backend=torch_backend(lambda gm, given: None), fullgraph=True)(torch.ones(2))
 
 

@@ -11,7 +11,7 @@ from .figures import amount, byte_size, counted, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
 _MOST_GUARDS, _MOST_APART, _MOST_RETURNED = 12, 8, 6
-_LEAST_NAME, _LEAST_SPACE = 16, 9  # characters of columns that are cut
+_LEAST_NAME, _LEAST_SPACE = 12, 9  # characters of columns that are cut
 _MEANING = ("= in a graph (how many operations)   . Python, done with once it is compiled   # a graph ends here   "
             "! runs in eager at each call")
 

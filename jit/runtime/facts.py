@@ -682,16 +682,22 @@ class Dims(Fact):
 
     def failing(self, payload: Any, value: Callable[[int], Any]) -> str:
         locations, rows, conditions = payload
-        known: list[int] = []
+        known: list[int | None] = []  # None: a quotient by 0, of which an earlier condition says that it is not
         for what, *operands in rows:
             if what in ("size", "stride"):
                 known.append(getattr(torch.Tensor, what)(value(locations[operands[0]]), *operands[1:]))
             elif what == "int":
                 known.append(int(value(locations[operands[0]])))
+            elif what == "const":
+                known.append(operands[0])
             else:
-                known.append(operands[0] if what == "const" else _ON_ROWS[what](*(known[at] for at in operands)))
+                given = [known[at] for at in operands]
+                try:
+                    known.append(None if None in given else _ON_ROWS[what](*given))
+                except ZeroDivisionError:
+                    known.append(None)
         for at, (row, relation) in enumerate(conditions):
-            if not _RELATIONS[relation](known[row], 0):
+            if known[row] is None or not _RELATIONS[relation](known[row], 0):
                 text = self.conditions[at]
                 of = [f"{name} = {in_users_terms(str(what))}" for name, what in self.named_in(text)]
                 return f"{text} does not hold ({', '.join(of)})"
