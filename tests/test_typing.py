@@ -114,6 +114,7 @@ reveal_type(slow(t))  # Tensor
 reveal_type(jit.explain(plain)(t, name="a"))  # jit.explanation.Explanation
 reveal_type(jit.explain(plain)(t).graph_count)  # int
 reveal_type(jit.verify(plain, gradients=False)(t).ok)  # bool
+reveal_type(jit.minify(plain, (t,)).operations)  # int
 reveal_type(jit.config.cache_limit)  # int
 reveal_type(jit.config.strict)  # bool
 reveal_type(jit.config.describe())  # str
