@@ -47,6 +47,7 @@ def test_a_wrong_value_is_cut_down_to_its_operation():
     assert m.places == ((__file__, LINE, "network"),)
     assert "the value of" in m.failure and f"cut down to 1 of {m.before} operations" in str(m)
     assert f"{__file__}:{LINE} in network" in str(m)
+    assert "with the backend or the passes that jit.minify was given" in m.script
 
 
 def test_what_takes_two_operations_is_cut_down_to_two():
@@ -86,6 +87,7 @@ def test_a_wrong_kernel_of_ours_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(cpp, "_named", lambda name, text: before(name, text.replace(*WRONG.split("|"))))
     m = jit.minify(network, given())
     assert m.operations == 1 and "torch.tanh(" in m.graph
+    assert "that jit.minify was given" not in m.script
     script = tmp_path / "least.py"
     m.save(script)
     done = run(script, WRONG, tmp_path)

@@ -61,7 +61,8 @@ class Minimal:
         failure: how it fails, as text; "" where nothing does.
         graph: the least graph, as runnable Python; "" where none fails.
         operations, before: how many operations it has, and how many the graph had that it was cut from.
-        script: a program that runs it, by its kernels and in eager, and compares; "" where none fails.
+        script: a program that runs it, by jit's own kernels and in eager, and compares; "" where none fails. With a
+            backend or passes that were given it says that these are not in it.
         trials: how many graphs were tried.
         places: (file, line, function) of the program's lines that the operations come from.
         text: all of that in a few sentences.
@@ -331,6 +332,9 @@ def _failing_script(trials: _Trials, one: _Graph, failure: Failure, head: str) -
     """A script that fails: on random inputs if these do, else on the very ones."""
     made = [i.make(torch.Generator().manual_seed(0)) for i in map(input_of, one.tensors)]
     random = dataclasses.replace(one, tensors=[t.detach() for t in made])
+    if trials.backend is not backends.compile_native:
+        head += ("\n\nIt fails with the backend or the passes that jit.minify was given. This file runs jit's own kernels "
+                 "without them: what it shows is the graph.")
     return _script(one, "the least graph that fails", head, whole=not failure.is_like(trials.failure(random)),
                    kernels=_kernels(trials, one))
 
