@@ -25,6 +25,7 @@ ALLOWED = {
     "jit/torch_private.py": "what PyTorch itself offers",
     "jit/runtime/cuda_graphs.py": "CUDA graphs: nothing else calls it than the executor on such a device",
     "jit/frame/library/torch_functions.py": "a function of torch.cuda that has a rule",
+    "jit/report/bench_process.py": "a process that measures eager and torch.compile without the package",
     "jit/frame/library/optimizers.py": "Python that is captured: the program's tensors are asked",
 }
 

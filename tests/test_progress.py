@@ -119,7 +119,8 @@ def raising(error):
             raise error
     try:
         jit.compile(lambda x: x + 1, backend=backend, fullgraph=True)(x)
-    except type(error):
+    except (KeyboardInterrupt, jit.errors.BackendError) as raised:
+        assert isinstance(raised, KeyboardInterrupt) == isinstance(error, KeyboardInterrupt)
         return
     os._exit(3)
 raising(ZeroDivisionError())

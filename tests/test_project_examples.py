@@ -28,7 +28,7 @@ def printed(command: str) -> str:
     words = shlex.split(command)
     together = words[-1] == "2>&1"
     environment = {k: v for k, v in os.environ.items()
-                   if not k.startswith("JIT_") or k in ("JIT_CACHE_DIR", "JIT_ENTRY_CACHE")}
+                   if k != "COLUMNS" and (not k.startswith("JIT_") or k in ("JIT_CACHE_DIR", "JIT_ENTRY_CACHE"))}
     done = subprocess.run([sys.executable, *words[1:len(words) - together]], cwd=ROOT, text=True, timeout=300,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT if together else subprocess.PIPE,
                           env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})

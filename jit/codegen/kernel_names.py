@@ -51,13 +51,21 @@ def computed(origin: Any) -> tuple[dict[Node, None], dict[Node, None]]:
     found: dict[Node, None] = {}
     waiting = [*(m.node for m in members), *origin.calls]
     own = set(waiting)
+    pieces: dict[Node, list[Node]] = {}  # concatenations -> the operands that this kernel puts in their places
+    for m in members:
+        if m.part is not None:
+            pieces.setdefault(m.node, []).append(m.node.inputs[m.part])
+
+    def operands(node: Node) -> Sequence[Node]:
+        return pieces.get(node, node.inputs)
+
     while waiting:
         node = waiting.pop()
         if node not in found and (node in own or not _is_read(node, reads, own)):
             found[node] = None
-            waiting += [i for i in node.inputs if i.op != "input"]
+            waiting += [i for i in operands(node) if i.op != "input"]
     order = sorted(found, key=lambda n: n.id)
-    return dict.fromkeys(order), reads | {i: None for n in order for i in n.inputs if i.op == "input"}
+    return dict.fromkeys(order), reads | {i: None for n in order for i in operands(n) if i.op == "input"}
 
 
 def _is_read(node: Node, reads: Container[Node], own: Container[Node]) -> bool:

@@ -30,6 +30,7 @@ class Backend:
     indexed = False  # there may be several, and a device without an index is the one that is current
     memory = True  # its tensors have memory, which kernels can fill
     module = None  # the module of PyTorch's functions for it, such as ``torch.cuda``
+    activity: str | None = None  # what PyTorch's profiler calls work that runs there by itself: a ProfilerActivity
 
     def current(self) -> torch.device:
         """The device that is meant where no index is given."""

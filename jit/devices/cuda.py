@@ -79,6 +79,7 @@ def _driver() -> str:
 class Cuda(Backend):
     type, known, indexed = "cuda", True, True
     module = torch.cuda
+    activity = "CUDA"
 
     def current(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())

@@ -9,6 +9,7 @@ import zlib
 
 import torch
 
+from .. import devices
 from ..graph.dims import hint
 from ..graph.ir import contiguous_strides
 
@@ -80,7 +81,7 @@ def input_of(tensor: torch.Tensor, whole: bool = False) -> Input:
     shape, strides = tuple(t.shape), tuple(t.stride())
     low = high = None
     mean, std = 0.0, 1.0
-    if t.numel() and t.device.type != "meta" and not t.dtype.is_complex:
+    if t.numel() and devices.backend(t.device).memory and not t.dtype.is_complex:
         wide = t.to(torch.float64) if t.dtype.is_floating_point else t.to(torch.int64)
         finite = wide[wide.isfinite()] if t.dtype.is_floating_point else wide
         if finite.numel():

@@ -18,6 +18,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from .. import devices
 from . import model
 
 _WARM, _CALLS = 3, 5  # calls that are not measured, and that are
@@ -28,13 +29,14 @@ def measured(report: model.Report, call: Callable[[], object]) -> model.Report:
     ``call`` makes one and gives its result; nothing is added to the ``grad`` of tensors."""
     for _ in range(_WARM):
         _run(call)
-    on_gpu = any(step.device.startswith("cuda") for r in report.regions for p in r.plans for step in p.steps)
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities, acc_events=True) as profiler:
+    places = {step.device: devices.backend(torch.device(step.device))
+              for r in report.regions for p in r.plans for step in p.steps if step.device}
+    activities = dict.fromkeys(["CPU", *(b.activity for b in places.values() if b.activity)])
+    with profile(activities=[getattr(ProfilerActivity, a) for a in activities], acc_events=True) as profiler:
         for _ in range(_CALLS):
             _run(call)
-        if on_gpu:
-            torch.cuda.synchronize()
+        for place in places.values():
+            place.settle()
     ranges: dict[str, list] = {}
     for event in profiler.events() or ():
         if event.device_type == DeviceType.CPU and event.name.startswith("jit "):
@@ -113,4 +115,5 @@ def _shown(step: model.Step) -> str:
 
 
 def _seconds(event: Any, step: model.Step) -> float:
-    return (event.device_time_total if step.device.startswith("cuda") else event.cpu_time_total) / 1e6
+    own = step.device and devices.backend(torch.device(step.device)).activity  # runs there by itself
+    return (event.device_time_total if own else event.cpu_time_total) / 1e6

@@ -333,8 +333,8 @@ def _failing_script(trials: _Trials, one: _Graph, failure: Failure, head: str) -
     made = [i.make(torch.Generator().manual_seed(0)) for i in map(input_of, one.tensors)]
     random = dataclasses.replace(one, tensors=[t.detach() for t in made])
     if trials.backend is not backends.compile_native:
-        head += ("\n\nIt fails with the backend or the passes that jit.minify was given. This file runs jit's own kernels "
-                 "without them: what it shows is the graph.")
+        head += ("\n\nIt fails with the backend or the passes that jit.minify was given. This file runs jit's own "
+                 "kernels without them: what it shows is the graph.")
     return _script(one, "the least graph that fails", head, whole=not failure.is_like(trials.failure(random)),
                    kernels=_kernels(trials, one))
 
