@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -36,10 +38,16 @@ def load() -> None:
     torch.nn.functional.gelu(torch.empty(1, device="meta"))  # with it PyTorch loads what its own type rules need
 
 
+def _loading(module: str) -> contextlib.AbstractContextManager:
+    """Around an import that takes a while the first time: told as a stage of its own."""
+    return contextlib.nullcontext() if module in sys.modules else logs.timed("loading the compiler")
+
+
 def compile_native(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
     # Late: the code generator, autodiff and the operators take as long to load as all the rest.
-    from . import compiling, second
+    with _loading("jit.second"):
+        from . import compiling, second
 
     unaligned = frozenset(i for i, t in enumerate(examples)
                           if (wanted := devices.backend(t.device).pointer_alignment) and t.data_ptr() % wanted)
@@ -52,7 +60,9 @@ def _expects(device: torch.device) -> None:
     """Kernels for a device will be asked for soon: what takes a while to start is started."""
     emitter = devices.backend(device).emitter
     if emitter is not None:
-        getattr(importlib.import_module(emitter), "expects_kernels", lambda: None)()
+        with _loading(emitter):
+            module = importlib.import_module(emitter)
+        getattr(module, "expects_kernels", lambda: None)()
 
 
 compile_native.expects = _expects  # type: ignore[attr-defined]  # captures ask a backend for it

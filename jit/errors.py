@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .reasons import KINDS
+from .reasons import KINDS, that_is
 
 
 class JitError(RuntimeError):
@@ -46,6 +46,8 @@ class Unsupported(JitError):
             text += f"\n  at {self.where[0]}:{self.where[1]} in {self.where[2]}"
         if self.user:
             text += f"\n  called from {self.user[0]}:{self.user[1]} in {self.user[2]}"
+        if meaning := that_is(self.kind):
+            text += f"\n  that is: {meaning}"
         if self.hint:
             text += f"\n  hint: {self.hint}"
         return text

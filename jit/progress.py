@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from . import config
+from .spelling import counted
 
 AFTER = 2.0   # seconds until it is shown
 START = 0.05  # seconds until there is a thread
@@ -92,7 +93,7 @@ class _Line:
     def text(self) -> str:
         name, file, line = self.title
         count = f": {self.done} of {self.of} built" if self.of else ""
-        graphs = f", {self.graphs} graph{'s' if self.graphs != 1 else ''}" if self.graphs else ""
+        graphs = f", {counted(self.graphs, 'graph')}" if self.graphs else ""
         place = f" ({file}:{line})" if file else ""
         text = f"jit: {time.monotonic() - self.began:.0f} s, {self.phase}{count}{graphs}: {name}{place}"
         return "".join(c if c.isprintable() else "?" for c in text)

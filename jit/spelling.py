@@ -1,9 +1,14 @@
-"""What was probably meant by a name that is not known."""
+"""Words of messages: how many of something there are, and what was probably meant by a name that is not known."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """1 graph, 2 graphs; ``several`` is the plural where it is not made by an s."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
 def meant(name: object, known: Iterable[str]) -> str:

@@ -220,7 +220,7 @@ def test_an_unknown_device_is_refused():
     from jit.graph.ir import TensorType
     from jit.graph.shape_env import ShapeEnv
 
-    with pytest.raises(Unsupported, match="a tensor on privateuseone:0"):
+    with pytest.raises(Unsupported, match="a tensor is on privateuseone:0"):
         Builder(ShapeEnv()).node("input", (), {"index": 0}, TensorType.contiguous((2,), torch.float32, PLACE))
 
 

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -392,6 +393,19 @@ def test_the_binary_of_a_cpu_kernel_says_what_it_computes():
     gc.collect()
     plans = [o for o in gc.get_objects() if type(o) is native().Plan and "activated" in o.data.name]
     assert plans and plans[0].data.name.startswith("jit graph: activated (")
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
+def test_the_loops_of_a_cpu_kernel_have_a_symbol(tmp_path):
+    """By which ``perf`` names the samples in them: with several threads they are in functions that are not exported."""
+    script = "import torch, jit; jit.compile(lambda x: torch.softmax(x.sin(), -1))(torch.randn(512, 512))"
+    env = {**os.environ, "JIT_CACHE_DIR": str(tmp_path), "JIT_ENTRY_CACHE": "0"}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True, capture_output=True)
+    files = [p for p in (tmp_path / "kernels").rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]
+    found = [line.split()[-1] for p in files
+             for line in subprocess.run(["nm", str(p)], capture_output=True, text=True, check=True).stdout.splitlines()]
+    exported = [name for name in found if re.fullmatch(r"jit_sin_max_sub_exp_sum_\w+?", name) and "_part" not in name]
+    assert exported and any(name.startswith(exported[0]) and name != exported[0] for name in found), found
 
 
 def test_a_function_without_a_line():

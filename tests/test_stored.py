@@ -484,22 +484,25 @@ def test_many_processes_at_once(python, tmp_path):
 # ---- the writer -----------------------------------------------------------------------------------------------------
 
 
-def test_the_writer_waits_for_a_quiet_moment_and_the_end():
+def test_the_writer_waits_for_a_quiet_moment_and_the_end(monkeypatch):
     made, owner = [], type("Owner", (), {})()
     one = writer.Writer()
-    one.add(lambda owner: made.append(1), owner)
+    one.add(lambda owner: made.append(1), owner, "one")
     assert made == []
     assert one.finish() and made == [1]
-    one.add(lambda owner: 1 / 0, owner)  # nobody hears of that
-    one.add(lambda owner: made.append(2), owner)
+    one.add(lambda owner: 1 / 0, owner, "one")  # nobody hears of that
+    one.add(lambda owner: made.append(2), owner, "one")
     end = time.monotonic() + 30
     while one.jobs and time.monotonic() < end:
         time.sleep(0.02)
     assert one.finish() and made == [1, 2]
     gone = type("Owner", (), {})()
-    one.add(lambda owner: made.append(3), gone)
+    one.add(lambda owner: made.append(3), gone, "gone")
     del gone
+    said = []
+    monkeypatch.setattr(writer.log, "listener", said.append)
     assert one.finish() and made == [1, 2]
+    assert said == ["gone is not kept: nothing of the program holds what jit.compile gave any more"]
 
 
 def test_a_process_that_ends_at_once_has_written_its_entries(python, tmp_path):

@@ -364,8 +364,8 @@ def _apart(planner: Planner, number_of: dict[int, int]) -> list[tuple[int, int, 
         first, second = number_of.get(id(a.group)), number_of.get(id(b.group))
         if first is None or second is None or first == second:
             continue
-        made = {m.node for m in a.group.members}
-        shared = {n for n in b.group.reads if n in made} or b.group.reads & a.group.reads
+        passed = [one.group.reads & {m.node for m in other.group.members} for one, other in ((a, b), (b, a))]
+        shared = passed[0] | passed[1] or a.group.reads & b.group.reads
         moved = sum(map(bytes_hint, shared))
         key = (min(first, second), max(first, second))
         found[key] = (why, moved)

@@ -45,7 +45,7 @@ FLAGS = (
 # for as a flag, 256 bits keep g++ 12 from vectorising some that have other work.
 _HALVES = '-DSTREAMS=__attribute__((target("prefer-vector-width=256")))'
 _UNALIGNED = "-Wa,-muse-unaligned-vector-move"
-LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
+LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,--build-id=none")
 LIBRARIES = ("-Wl,--push-state,--as-needed", "-lmvec", "-Wl,--pop-state", "-lm", "-lgcc")
 
 _log = logs.channel("timing")

@@ -8,6 +8,7 @@ import os
 
 from .. import failures, logs
 from ..errors import Unsupported
+from ..reasons import that_is
 from ..runtime.guards import in_users_terms
 
 log = logs.channel("graph_breaks")
@@ -48,6 +49,10 @@ class BreakReason:
         text = (
             f"{'eager' if self.whole_frame else 'break'} {self.id} at {self.file}:{self.line} in {self.function}"
             f"{self.called_from}: {self.why} [{self.kind}]")
+        if self.whole_frame:
+            text += "\n  the whole function runs in eager, from its first line"
+        if meaning := that_is(self.kind):
+            text += f"\n  that is: {meaning}"
         return text + f"\n  hint: {self.hint}"
 
 

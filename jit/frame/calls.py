@@ -93,7 +93,7 @@ class Calls:
         ``anew``: no earlier call tells what this one does."""
         code = fn.code
         if code.co_flags & inspect.CO_ASYNC_GENERATOR:
-            raise Unsupported(f"asynchronous generator {code.co_qualname}", kind="async")
+            raise Unsupported(f"the asynchronous generator {code.co_qualname} is called", kind="async")
         if len(self.s.frames) > MAX_DEPTH:
             raise Unsupported("calls nested too deeply to inline", kind="too-deep")
         if not anew and args and self.s.siblings.takes(fn, args[0]):
@@ -285,7 +285,7 @@ class Calls:
         if written is not None:
             self.s.bound_method(written, instance).call(self.s, args, kwargs)
         elif not hasattr(init, "__objclass__"):
-            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}",
+            raise Unsupported(f"an object of {cls.__module__}.{cls.__qualname__} is made",
                               kind="instantiate", hint="make the object outside the compiled function")
         elif init is not None and init is not object.__init__ and instance.builtin is not tuple:
             BuiltinMethod(instance, init).call(self.s, args, kwargs)
@@ -298,16 +298,16 @@ class Calls:
             cls()
         except TypeError as error:
             raise Raised(self.s.exception(error)) from None
-        raise Unsupported(f"abstract class {cls.__name__}", kind="instantiate")
+        raise Unsupported(f"an object of the abstract class {cls.__name__} is made", kind="instantiate")
 
     def allocate(self, cls, args: Sequence[Value] = (), kwargs: dict[str, Value] | None = None) -> Value:
         """``cls.__new__`` for classes whose ``__new__`` is implemented in C."""
         if self.s.class_lookup(cls, "__del__")[0]:
-            raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}, whose finalizer has to run",
+            raise Unsupported(f"an object of {cls.__module__}.{cls.__qualname__} is made, whose finalizer has to run",
                               kind="instantiate",
                               hint="make the object outside the compiled function")
         if issubclass(cls, BaseExceptionGroup) and not makes_group(cls, args):
-            raise Unsupported(f"a new {cls.__qualname__} of these arguments",
+            raise Unsupported(f"an object of {cls.__qualname__} is made of arguments that are not known",
                               kind="instantiate", hint="make the object outside the compiled function")
         if issubclass(cls, torch.Tensor):
             return tables.calls[torch.Tensor.__new__](self.s, [self.s.wrap_class(cls), *args], kwargs or {})
@@ -332,7 +332,7 @@ class Calls:
         self.s.asker.meets(cls)
         if has_plain_layout(cls) or issubclass(cls, types.SimpleNamespace):
             return ObjectValue(cls)
-        raise Unsupported(f"a new {cls.__module__}.{cls.__qualname__}", kind="instantiate",
+        raise Unsupported(f"an object of {cls.__module__}.{cls.__qualname__} is made", kind="instantiate",
                           hint="make the object outside the compiled function")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
 import threading
 import time
@@ -255,11 +254,6 @@ def user_code(fn: Callable) -> types.CodeType:
     return getattr(fn, "_jit_resumed", None) or getattr(fn, "_jit_stands_for", fn.__code__)
 
 
-def forward_of(module: torch.nn.Module) -> types.CodeType | None:
-    """The code by which messages call a module."""
-    return getattr(inspect.unwrap(type(module).forward), "__code__", None)
-
-
 class Again(NamedTuple):
     """Why a function was compiled for the ``number``-th time: what differed from the entry that is nearest, and what to
     write to avoid it ("": nothing)."""
@@ -391,7 +385,7 @@ class Missed:
         """The code that messages name: of a module its ``forward``, of what goes on in several frames behind a break
         the innermost one of the program's own."""
         if isinstance(self.bound, torch.nn.Module):
-            code = forward_of(self.bound)
+            code = titles.forward_of(self.bound)
             if code is not None:
                 return code
         code = shown_code(fn) or user_code(fn)
@@ -531,7 +525,8 @@ class Missed:
         why = differences(entries, values)
         nearest = max((k for k, entry in enumerate(entries) if entry in competing or not competing),
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
-        cure = cures.cure(entries[nearest].guards, values) if entries else ""
+        cure = cures.cure([entry.guards for entry in entries], nearest, values,
+                          self.settings.dynamic is not False) if entries else ""
         again = Again(number, why[nearest] if why else "not known", cure)
         self.again = [*self.again, again][-_MOST_AGAIN:]
         if recompiles_log:
@@ -619,7 +614,7 @@ def make_dispatcher(fn: Callable, settings: Settings, bound: object = None, resu
     break; "step": it is a step of a generator."""
     missed = Missed(settings, bound, resumed)
     if isinstance(bound, torch.nn.Module) and settings.forward is None:
-        settings.forward = forward_of(bound)
+        settings.forward = titles.forward_of(bound)
     made = native().Dispatcher(fn, missed) if bound is None else native().Dispatcher(fn, missed, bound)
     _missed[made] = weakref.ref(missed)
     return track(made)

@@ -52,15 +52,16 @@ if TYPE_CHECKING:
 
 
 def refused(why: str) -> Unsupported:
-    return Unsupported(f"a DTensor: {why}", "do this step outside the compiled function", kind="tensor-subclass")
+    return Unsupported(f"a DTensor is used in a way that is not captured: {why}",
+                       "do this step outside the compiled function", kind="tensor-subclass")
 
 
 def _no_gradient(why: str) -> Unsupported:
-    return Unsupported(f"a DTensor: {why}", kind="gradient")
+    return Unsupported(f"a DTensor is used in a way that is not captured: {why}", kind="gradient")
 
 
 def _no_attribute(why: str) -> Unsupported:
-    return Unsupported(f"a DTensor: {why}", kind="tensor-attribute")
+    return Unsupported(f"a DTensor is used in a way that is not captured: {why}", kind="tensor-attribute")
 
 
 # what processes have
@@ -98,7 +99,7 @@ def redistributed(s: Session, local: TensorValue, source: Any, target: Sequence[
     for of in (before, after):
         dims = [share.dim for share in of if share.dim is not None]
         if len(set(dims)) < len(dims):
-            raise refused("a dimension that is divided by two dimensions of a mesh")
+            raise refused("two dimensions of a mesh divide one of its dimensions")
     handle = local.handle(s)
     recorded = s.tracer.grad_enabled and handle.requires_grad
     node = handle.node
@@ -139,7 +140,7 @@ class DTensorValue(TensorValue):
     def guard(self, s: Session) -> None:
         """All but its values stays as it is."""
         if self.source is None:
-            raise refused("one that the code refers to directly")
+            raise refused("the code refers to it directly, and not by an argument, a global or an attribute")
         self.pytype(s)
         s.guards.add(self.source, facts.Tensor(TensorSpec.of(self.obj)))
         spec = src.GetAttr(self.source, DTENSOR_SPEC)
@@ -173,7 +174,7 @@ class DTensorValue(TensorValue):
         return value
 
     def handle(self, s: Session) -> Any:
-        raise refused("its data as those of one tensor")
+        raise refused("its data are read as those of a plain tensor")
 
     def known(self, s: Session) -> None:
         return None
@@ -363,7 +364,7 @@ class Asker(torch_private.DispatchMode):
         if isinstance(obj, torch.Tensor):
             known = self.values.get(id(obj))
             if known is None:
-                raise refused("a tensor that no operator has given")
+                raise refused("a tensor that none of its operators has given")
             return known[1]
         if type(obj) is list:
             return ListValue([self.value(v) for v in obj])
@@ -382,7 +383,7 @@ class Asker(torch_private.DispatchMode):
                 isinstance(t, DTensor) and any(p.is_partial() for p in t.placements) for t in args):
             raise refused(f"the operator {func}")
         if not any(isinstance(t, DTensor) for t in pytree.tree_leaves((args, kwargs))):
-            raise refused(f"the operator {func} on what is none")
+            raise refused(f"the operator {func} on a plain tensor")
         info = _PRIVATE.rules.unwrap_to_op_info(func, args, kwargs)
         _PRIVATE.propagate(info)
         sharding = info.output_sharding
@@ -422,7 +423,7 @@ class Asker(torch_private.DispatchMode):
     def _plain(self, arg: Any) -> Value:
         """An argument that is no DTensor."""
         if isinstance(arg, (torch.Tensor, DTensorSpec)):
-            raise refused("beside a tensor that is none")
+            raise refused("beside a plain tensor")
         if isinstance(arg, (list, tuple)):
             return TupleValue([self._plain(a) for a in arg])
         return self.s.from_python(arg)

@@ -62,7 +62,7 @@ class Yielded(Exception):
 
 
 def _unknown(f: Frame, i: Instr) -> NoReturn:
-    raise Unsupported(f"bytecode instruction {i.op}", kind="opcode")
+    raise Unsupported(f"the bytecode instruction {i.op} is not supported", kind="opcode")
 
 
 class Frame:

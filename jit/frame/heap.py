@@ -112,7 +112,7 @@ class Heap:
     def _make(self, obj, source):
         cls = type(obj)
         if cls is dict and id(obj) in self.dicts:
-            raise Unsupported("a dictionary in which an object keeps its attributes", kind="attribute")
+            raise Unsupported("the dictionary is used in which an object keeps its attributes", kind="attribute")
         if cls is list and self.s.effects.records_into(obj):
             raise Unsupported("the list in which warnings are recorded is read", kind="warning")
         if cls.__module__ == "jit.runtime.native" and hasattr(obj, "__wrapped__"):

@@ -151,4 +151,4 @@ class Lookups:
             if value.source is not None:
                 self.s.guards.add(value.source, facts.identity(value.obj))
             return value.obj
-        raise Unsupported("globals made while capturing", kind="rebuild")
+        raise Unsupported("the globals of a function are a dictionary that is made here", kind="rebuild")

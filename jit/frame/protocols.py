@@ -154,7 +154,7 @@ def same_object(s: Session, a: Value, b: Value) -> bool:
             return False
         if -5 <= a.index(s) <= 256:  # CPython has one object for each of these
             return True
-        raise Unsupported("the identity of two equal integers", "compare them with ==", kind="operator")
+        raise Unsupported("two equal integers are compared with `is`", "compare them with ==", kind="operator")
     for p, q in ((a, b), (b, a)):
         p.told_apart(s, q)
     if a.source is not None and b.source is not None and type(a) is not Constant and type(b) is not Constant:

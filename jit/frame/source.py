@@ -62,7 +62,7 @@ class Source:
 
     def load(self, e: Emitter) -> None:
         """Have the emitter ``e`` push the object (``jit.frame.emit.Emitter``)."""
-        raise Unsupported(f"rebuilding {self}", kind="rebuild")
+        raise Unsupported(f"{self} would have to be made again after the graph", kind="rebuild")
 
     def emit(self, e: Emitter) -> None:
         """Have the emitter push the object, which it reads once."""

@@ -343,7 +343,7 @@ class Asker:
             return value.const(s)
         if value.overrides_functions(s):
             return self.kind_of(value.cls, AskedObject)(value, self)
-        raise Unsupported(f"{value.describe()} as an argument of a torch function", kind="torch-argument")
+        raise Unsupported(f"a torch function is given {value.describe()}", kind="torch-argument")
 
     def stand_in(self, value: TensorValue) -> StandIn:
         known = self.made.get(id(value))

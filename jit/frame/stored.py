@@ -308,7 +308,7 @@ def keep(missed: Missed, dispatcher: Any, entry: Any, captured: Captured, key: s
     entry.to_keep = key, captured.summary(), captured.told
     _owners.add(dispatcher)
     if missed.settings.option("entry_cache"):
-        writer.add(_write_new, dispatcher)
+        writer.add(_write_new, dispatcher, name_of(dispatcher))
 
 
 def _write_new(dispatcher: Any) -> None:
@@ -327,7 +327,7 @@ def _grown(function: Callable) -> None:
             if hasattr(entry, "to_keep") and any(fn is function for fn in _called_by(entry)):
                 entry.grown = True
                 if dispatcher.on_miss.settings.option("entry_cache"):
-                    writer.add(_write_grown, dispatcher)
+                    writer.add(_write_grown, dispatcher, name_of(dispatcher))
                 return
 
 

@@ -27,13 +27,14 @@ def check_supported(tensor: torch.Tensor) -> None:
     if torch.nn.parameter.is_lazy(tensor):
         raise NeedsEager("a parameter that is made by the first call of its module", kind="lazy-module")
     if type(tensor).__torch_dispatch__ is not torch_private.no_dispatch:
-        raise Unsupported(f"tensor subclass {type(tensor).__name__}", kind="tensor-subclass",
+        raise Unsupported(f"a tensor of the subclass {type(tensor).__name__} is used", kind="tensor-subclass",
                           hint="compile the function that works on plain tensors")
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Unsupported(f"a tensor of layout {tensor.layout}" if not tensor.is_quantized else "a quantized tensor",
+        raise Unsupported("a quantized tensor is used" if tensor.is_quantized
+                          else f"a tensor of layout {tensor.layout} is used",
                           kind="tensor-layout")
     if tensor.is_conj() or tensor.is_neg():
-        raise Unsupported("a tensor with its conjugate or negative bit set",
+        raise Unsupported("a tensor is used that has its conjugate or negative bit set",
                           kind="lazy-conjugate", hint="call resolve_conj() first")
     try:
         tensor.is_leaf  # noqa: B018
@@ -41,9 +42,9 @@ def check_supported(tensor: torch.Tensor) -> None:
         raise Unsupported(f"a view whose history PyTorch does not tell: {str(error).partition('.')[0]}",
                           kind="gradient") from None
     if torch_private.is_transformed(tensor):
-        raise Unsupported("a tensor inside a torch.func transform", kind="functorch")
+        raise Unsupported("a tensor of a torch.func transform around the call is used", kind="functorch")
     if torch_private.in_forward_mode() and forward_ad.unpack_dual(tensor).tangent is not None:
-        raise Unsupported("a dual tensor of forward-mode differentiation", kind="functorch")
+        raise Unsupported("a dual tensor of forward-mode differentiation is used", kind="functorch")
 
 
 def guard_tensor(s: Session, value: TensorValue, type_: TensorType) -> None:

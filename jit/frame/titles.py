@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import shown
+from ..spelling import counted
 
 if TYPE_CHECKING:
     from .capture import Captured
@@ -29,12 +30,21 @@ def title(fn: types.FunctionType, code: types.CodeType, bound: object, resumed: 
     return shown.place(name, file, line)
 
 
+def forward_of(module: torch.nn.Module) -> types.CodeType | None:
+    """The code by which people call a module."""
+    return getattr(inspect.unwrap(type(module).forward), "__code__", None)
+
+
+def is_call_of_modules(code: types.CodeType) -> bool:
+    """Whether it is PyTorch's call of any module, behind which stands the module's ``forward``."""
+    return (code.co_filename, code.co_firstlineno) == (_CALL.co_filename, _CALL.co_firstlineno)
+
+
 def _place(code: types.CodeType, bound: object) -> tuple[str, str, int]:
-    """(qualified name, file, line): of PyTorch's call of a module, behind which stands a ``forward``, that."""
+    """(qualified name, file, line): of a call of a module those of its ``forward``."""
     module: Any = bound() if callable(bound) and not isinstance(bound, torch.nn.Module) else bound
-    if isinstance(module, torch.nn.Module) and (code.co_name == "_calls_impl" or (
-            code.co_filename, code.co_firstlineno) == (_CALL.co_filename, _CALL.co_firstlineno)):
-        forward = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if isinstance(module, torch.nn.Module) and (code.co_name == "_calls_impl" or is_call_of_modules(code)):
+        forward = forward_of(module)
         if forward is not None:
             return f"{type(module).__qualname__}.forward", forward.co_filename, forward.co_firstlineno
     return code.co_qualname, code.co_filename, code.co_firstlineno
@@ -46,15 +56,11 @@ def told(code: types.CodeType, bound: object, entries: int, captures: Iterable[C
     is."""
     found = list(captures)
     breaks = len({b.id for c in found for b in c.breaks})
-    parts = [_several(entries, "entry", "entries"), _several(sum(bool(c.graph) for c in found), "graph", "graphs")]
+    parts = [counted(entries, "entry", "entries"), counted(sum(bool(c.graph) for c in found), "graph")]
     if breaks:
-        parts.append(_several(breaks, "graph break", "graph breaks"))
+        parts.append(counted(breaks, "graph break"))
     if in_eager:
         parts.append("runs in eager from now on")
     said = ", ".join(parts) if found or in_eager else "nothing compiled yet"
     name, file, line = _place(code, bound)
     return f"<jit.compile({name.rpartition('<locals>.')[2]}) at {os.path.basename(file)}:{line}: {said}>"
-
-
-def _several(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"

@@ -33,7 +33,7 @@ SLOW_S = 20.0  # calls that take longer are not repeated in eager
 
 
 def _random_states() -> list[bytes]:
-    return [bytes(g.get_state().untyped_storage()) for kind in registered() for g in kind.generators() or ()]
+    return [g.get_state().numpy().tobytes() for kind in registered() for g in kind.generators() or ()]
 
 
 def _may_time() -> bool:

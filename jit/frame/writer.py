@@ -29,13 +29,14 @@ class Writer:
         self.thread: threading.Thread | None = None
         self.newest = 0.0
 
-    def add(self, job: Callable[[Any], None], owner: Any) -> None:
-        """Do ``job(owner)`` soon, unless ``owner`` is gone by then: ``job`` is not to keep anything of it alive."""
+    def add(self, job: Callable[[Any], None], owner: Any, name: str) -> None:
+        """Do ``job(owner)`` soon, unless ``owner`` is gone by then: ``job`` is not to keep anything of it alive.
+        ``name``: what people call it."""
         if at_once:
             job(owner)
             return
         with self.changed:
-            self.jobs.append((job, weakref.ref(owner)))
+            self.jobs.append((job, weakref.ref(owner), name))
             self.newest = time.monotonic()
             if self.thread is None:
                 self.thread = threading.Thread(target=self.run, name="jit-writer", daemon=True)
@@ -61,11 +62,13 @@ class Writer:
         """Do the next job; False where there is none."""
         with self.working:
             try:
-                job, owner = self.jobs.popleft()
+                job, owner, name = self.jobs.popleft()
             except IndexError:
                 return False
             alive = owner()
-            if alive is not None:
+            if alive is None:
+                log(f"{name} is not kept: nothing of the program holds what jit.compile gave any more")
+            else:
                 try:
                     job(alive)
                 except Exception as error:  # the program has nothing to do with it
@@ -87,9 +90,9 @@ class Writer:
 _writer = Writer()
 
 
-def add(job: Callable[[Any], None], owner: Any) -> None:
+def add(job: Callable[[Any], None], owner: Any, name: str) -> None:
     """See ``Writer.add``."""
-    _writer.add(job, owner)
+    _writer.add(job, owner, name)
 
 
 def finish() -> bool:

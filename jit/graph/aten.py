@@ -295,7 +295,7 @@ def record(b: Builder, o: Overload, values: list[object], checked: bool = False)
     if any(type(values[i]) is Dim for i in o.plain):
         values = [specialize(v) if i in o.plain and type(v) is Dim else v for i, v in enumerate(values)]
     if any(type(v) is int and not -(1 << 63) <= v < 1 << 63 for v in values):
-        raise Unsupported(f"an argument of {o.name} that does not fit in 64 bits", kind="argument-error")
+        raise Unsupported(f"{o.name} is given a number that does not fit in 64 bits", kind="argument-error")
     types, values = result_types(o, values)
     result = b.aten(o.name, o.overload, tuple(values), types, impure=o.draws(values))
     if checked:

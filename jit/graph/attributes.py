@@ -27,19 +27,19 @@ def _view(name: str) -> Callable:
 def _grad(t, h: TensorHandle) -> None:
     if h.base.input is None and h.is_leaf and not h.chain:
         return None
-    raise Unsupported("Tensor.grad", "read gradients outside the compiled function", kind="autograd")
+    raise Unsupported("Tensor.grad is read", "read gradients outside the compiled function", kind="autograd")
 
 
 def _base(t, h: TensorHandle) -> None:
     if h.base.input is None and not h.chain and h.base.frozen is None:
         return None
-    raise Unsupported("Tensor._base", kind="tensor-attribute")
+    raise Unsupported("Tensor._base is read", kind="tensor-attribute")
 
 
 def _grad_fn(t, h: TensorHandle) -> None:
     if not h.requires_grad or h.is_leaf:
         return None
-    raise Unsupported("Tensor.grad_fn", kind="tensor-attribute")
+    raise Unsupported("Tensor.grad_fn is read", kind="tensor-attribute")
 
 
 ATTRIBUTES = {
@@ -87,5 +87,5 @@ def attribute(tracer: Tracer, handle: TensorHandle, name: str) -> object:
     """See ``Tracer.attribute``."""
     rule = ATTRIBUTES.get(name)
     if rule is None:
-        raise Unsupported(f"Tensor.{name}", kind="tensor-attribute")
+        raise Unsupported(f"Tensor.{name} is read", kind="tensor-attribute")
     return rule(tracer, handle)

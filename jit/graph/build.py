@@ -67,7 +67,7 @@ def scalar_dtype(v: float | SymFloat | IntExpr | complex) -> torch.dtype:
     if isinstance(v, complex):
         return torch.complex64 if torch.get_default_dtype() != torch.float64 else torch.complex128
     if type(v) not in _SCALAR_DTYPES:
-        raise Unsupported(f"a {type(v).__name__} as a number", kind="argument-error")
+        raise Unsupported(f"a {type(v).__name__} is needed as a number", kind="argument-error")
     return _SCALAR_DTYPES[type(v)]
 
 
@@ -156,7 +156,7 @@ class Builder(NodeList):
     def node(self, op: str, inputs: tuple, attrs: dict, type: TensorType | tuple[TensorType | None, ...]) -> Node:
         for t in several(type):
             if t is not None and not backend(t.device).known:
-                raise Unsupported(f"a tensor on {t.device}", kind="device")
+                raise Unsupported(f"a tensor is on {t.device}", kind="device")
         return NodeList.node(self, op, inputs, attrs, type)
 
     def emit(self, op: str, inputs: tuple, attrs: dict, dtype: torch.dtype | None = None) -> Node:

@@ -29,7 +29,7 @@ def inplace(t: Tracer, name: str, args: Sequence[TensorHandle | int],
         return _foreach(t, name, args, kwargs)
     target = args[0] if args else None
     if not isinstance(target, TensorHandle):
-        raise Unsupported(f"{name}_ without a tensor", kind="unknown-function")
+        raise Unsupported(f"{name}_() is called without a tensor", kind="unknown-function")
     if OPS.get(name) is None and not aten.overloads(name):
         raise Unsupported(f"Tensor.{name}_ is not known", kind="unknown-function")
     check_overlap(target, _read(args, kwargs))
@@ -45,7 +45,7 @@ def _foreach(t, name: str, args, kwargs):
     """``_foreach_add_`` and its kin: every tensor of a list is changed."""
     targets = args[0] if args else None
     if not isinstance(targets, (list, tuple)) or not all(isinstance(target, TensorHandle) for target in targets):
-        raise Unsupported(f"{name}_ without a list of tensors", kind="unknown-function")
+        raise Unsupported(f"{name}_() is called without a list of tensors", kind="unknown-function")
     value, handles = t.compute(name, args, kwargs)
     bases = {id(h.base) for h in targets}
     if len(bases) != len(targets) or sum(id(h.base) in bases for h in handles) != len(targets):
@@ -82,13 +82,13 @@ def out(t: Tracer, name: str, args: Sequence[object], kwargs: dict,
     value, handles = t.compute(name, args, kwargs)
     values = several(value)
     if len(targets) != len(values):
-        raise Unsupported(f"out= of {name}", kind="out-argument")
+        raise Unsupported(f"{name} is given an out= that does not fit", kind="out-argument")
     for target, v in zip(targets, values):
         if not isinstance(target, TensorHandle) or not isinstance(v, Node):
-            raise Unsupported(f"out= of {name}", kind="out-argument")
+            raise Unsupported(f"{name} is given an out= that does not fit", kind="out-argument")
         _check_result_dtype(v.type.dtype, target.type.dtype)
         if t.doubted and v.type.dtype is not target.type.dtype or v.type.device != target.type.device:
-            raise Unsupported("an out= tensor of another dtype or on another device",
+            raise Unsupported("the out= tensor has another dtype, or is on another device, than the result",
                               "give it the result's", kind="out-argument")
         if len(v.type.shape) != len(target.type.shape) or any(a != b for a, b in zip(v.type.shape, target.type.shape)):
             if target.requires_grad and not target.is_leaf:

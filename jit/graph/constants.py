@@ -153,5 +153,5 @@ def of_numbers(tracer: Tracer, name: str, args, kwargs, overload) -> TensorHandl
     fn = getattr(torch, name, None)
     if overload is not None or fn is None or not all(type(v) in (int, float, bool, complex, str)
                                                      for v in (*args, *kwargs.values())):
-        raise Unsupported(f"{name} without a tensor", kind="argument-error")
+        raise Unsupported(f"{name} is called without a tensor", kind="argument-error")
     return tracer.constant(fn(*args, **kwargs))

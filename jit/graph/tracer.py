@@ -141,9 +141,9 @@ class Tracer:
         tensors that are not plain strided ones.
         """
         if example.layout is not torch.strided or example.is_quantized or example.is_nested:
-            raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor", kind="tensor-layout")
+            raise Unsupported(f"a {str(example.layout)[6:]} or quantized tensor is used", kind="tensor-layout")
         if example.is_conj() or example.is_neg():
-            raise Unsupported("a tensor with its conjugate or negative bit set",
+            raise Unsupported("a tensor is used that has its conjugate or negative bit set",
                               "call resolve_conj() first", kind="lazy-conjugate")
         shape = tuple(self.env.symbol(n, (origin, "size", d)) if d in dynamic_dims else int(n)
                       for d, n in enumerate(example.shape))
@@ -181,7 +181,7 @@ class Tracer:
     def constant(self, value: torch.Tensor) -> TensorHandle:
         """A tensor made while tracing, of one element or small: its values become part of the graph."""
         if value.numel() > 64:
-            raise Unsupported("a large constant tensor", kind="large-constant")
+            raise Unsupported("a tensor of many elements is made from Python numbers", kind="large-constant")
         b = self.builder
         self.made_leaves += (None,) * value.requires_grad
         values = [0] * value.numel() if value.is_meta else value.flatten().tolist()
@@ -425,7 +425,8 @@ class Tracer:
         for a in args:
             if type(a) is TensorHandle and a.type.device != device:
                 if not elementwise or a.type.shape:
-                    raise Unsupported("tensors on several devices", "move them to one device first", kind="device")
+                    raise Unsupported("tensors on several devices are the operands of one operation",
+                                      "move them to one device first", kind="device")
                 a = self.call_op("to", (a, device), {})
                 self.builder.moved.add(a.node)
             moved.append(a)

@@ -25,9 +25,9 @@ import torch
 
 from .. import arguments as options
 from ..runtime import native
+from ..spelling import counted
 from . import calls, timing
 from .bench_table import printed
-from .figures import counted
 from .systems import EAGER, JIT, TORCH
 
 _EXAMPLES = f"""examples:

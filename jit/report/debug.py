@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 from .. import config, observing
 from ..frame.decode import decode
+from ..spelling import counted
 from . import gather, html, model, text
-from .figures import counted
 from .inputs import input_of
 from .rerun import Rerun, symbols_of
 

@@ -27,11 +27,6 @@ def amount(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def counted(number: int, what: str) -> str:
-    """1 graph, 2 graphs."""
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
-
-
 def duration(seconds: float | None) -> str:
     """Seconds: 1.5 ms."""
     if seconds is None:

@@ -17,10 +17,12 @@ import torch
 
 from .. import devices, logs
 from ..frame.blocks import rewriting
+from ..frame.titles import is_call_of_modules
 from ..graph.dims import hint
 from ..graph.prim_info import info
 from ..graph.prims import base_of
 from ..graph.writing import PackedGraph
+from ..reasons import that_is
 from ..runtime.guards import in_users_terms
 from . import model
 from .model import BREAK, CAPTURED, EAGER, FOLLOWED, Entry, Place, Recompile
@@ -59,7 +61,7 @@ def _figures_of(device: str) -> str:
 
 
 def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) -> model.Region:
-    code = of_module if of_module is not None and c.code is not None and _is_call_of_modules(c.code) else c.code
+    code = of_module if of_module is not None and c.code is not None and is_call_of_modules(c.code) else c.code
     place = _place(code) if code is not None else Place("", 0, "?")
     entry = c.entry
     unnamed = () if entry is None else tuple(f"{what}: {name.why_not()}" for what, name in entry.holds()
@@ -73,19 +75,13 @@ def _region(c: Captured, plan: Plan | None, of_module: types.CodeType | None) ->
                         "" if c.target is None or c.code is None else rewriting(c.code, c.target))
 
 
-def _is_call_of_modules(code: types.CodeType) -> bool:
-    """Whether it is PyTorch's, behind which stands the ``forward`` of any module."""
-    call = torch.nn.Module.__call__.__code__
-    return (code.co_filename, code.co_firstlineno) == (call.co_filename, call.co_firstlineno)
-
-
 def _place(code: types.CodeType) -> Place:
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _break(b: BreakReason) -> model.Break:
     return model.Break(b.id, b.kind, b.why, b.hint, Place(b.file, b.line, b.function), b.whole_frame,
-                       None if b.user is None else Place(*b.user))
+                       None if b.user is None else Place(*b.user), that_is(b.kind))
 
 
 def _plans(plan: Plan, captured: Graph | None) -> list[model.PlanReport]:
@@ -178,7 +174,7 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
         if (code.co_filename, code.co_firstlineno, code.co_qualname) in seen:
             continue
         seen.add((code.co_filename, code.co_firstlineno, code.co_qualname))
-        made = _source(code, inlined or _is_call_of_modules(code), lines, operations, regions, breaks)
+        made = _source(code, inlined or is_call_of_modules(code), lines, operations, regions, breaks)
         if made is not None:
             found.append(dataclasses.replace(made, library=made.inlined and _is_library(made.place.file, own)))
     return sorted(found, key=lambda s: (s.inlined, s.library))

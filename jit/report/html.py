@@ -327,7 +327,8 @@ class _Page:
         meta = [_el("span", b.kind, class_="badge break"), _el("span", f"id {b.id}", class_="mono"),
                 _el("span", "in " + ", ".join(self.region_name(r) for r in regions))]
         called = None if b.user is None else _el("p", "Called from ", self.place(b.user))
-        return _el("article", _el("h3", self.place(b.place)), called, _el("p", b.why, class_="why"), whole, hint,
+        return _el("article", _el("h3", self.place(b.place)), called, _el("p", b.why, class_="why"),
+                   _el("p", "That is: ", b.meaning, class_="why") if b.meaning else None, whole, hint,
                    _el("p", *meta, class_="meta"), class_="card trouble", data_item=True)
 
     # Plans

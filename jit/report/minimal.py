@@ -25,7 +25,7 @@ from ..graph.ir import Part, ancestors
 from ..graph.prim_info import info
 from ..graph.printing import expression
 from ..graph.recording import Gradient
-from .figures import counted
+from ..spelling import counted
 from .inputs import input_of
 from .rerun import Rerun, only_there
 

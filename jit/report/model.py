@@ -79,7 +79,8 @@ class PlanReport:
 @dataclasses.dataclass(frozen=True)
 class Break:
     """Where a graph ends before the function does. ``whole``: the function runs in eager from its first line; ``user``:
-    the program's own line, where ``place`` is in a library that it calls."""
+    the program's own line, where ``place`` is in a library that it calls; ``meaning``: of its kind, where ``why`` does
+    not say as much."""
 
     id: str
     kind: str
@@ -88,6 +89,7 @@ class Break:
     place: Place
     whole: bool
     user: Place | None = None
+    meaning: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,8 @@ from ..graph.nested import of_kind
 from ..graph.printing import unbound_symbols
 from ..graph.recording import Gradient
 from ..runtime.user_kernels import SpecName
+from ..spelling import counted
 from ..versions import JIT
-from .figures import counted
 from .gather import versions
 from .inputs import Input
 

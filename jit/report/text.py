@@ -6,8 +6,9 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from ..spelling import counted
 from . import model
-from .figures import amount, byte_size, counted, duration
+from .figures import amount, byte_size, duration
 
 _MARKS = {model.CAPTURED: "=", model.FOLLOWED: ".", model.BREAK: "#", model.EAGER: "!", "": " "}
 _MOST_GUARDS, _MOST_APART, _MOST_RETURNED = 12, 8, 6
@@ -97,7 +98,8 @@ def _breaks(report: model.Report, width: int) -> list[str]:
                           f"[{b.kind}, {b.id}]", width, "  ")
         if b.user is not None:
             lines += [fitted(f"called from {b.user.file}:{b.user.line} in {b.user.function}", width, "  ")]
-        lines += [*_wrapped(b.why, width, "  "), *_wrapped(f"what to do: {b.hint}", width, "  ")]
+        lines += [*_wrapped(b.why, width, "  "), *(_wrapped(f"that is: {b.meaning}", width, "  ") if b.meaning else ()),
+                  *_wrapped(f"what to do: {b.hint}", width, "  ")]
     return lines
 
 

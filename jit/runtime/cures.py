@@ -13,21 +13,45 @@ from .. import torch_private
 from . import facts, guards
 
 
-def cure(program: Any, locals: Sequence[object]) -> str:
-    """What to write so that calls such as with these locals, which a guard program has not accepted, need no code of
-    their own; "" where there is nothing."""
+def cure(programs: Sequence[Any], nearest: int, locals: Sequence[object], widens: bool = True) -> str:
+    """What to write so that calls such as with these locals, which no guard program has accepted, need no code of their
+    own; "" where there is nothing.
+
+    Args:
+        programs: of the entries of a function.
+        nearest: which of these is nearest to accepting them.
+        locals: of the call.
+        widens: what is compiled behind a changed number or size is for any value of it, where it can be.
+    """
+    differed = _differed(programs[nearest], locals)
+    if differed is None:
+        return ""
+    about, fact, found = differed
+    advice = _CURES.get(type(fact))
+    if type(fact) is facts.Equals and _are_numbers(found, fact.value):
+        before = [_differed(p, locals) for p in programs]
+        many = sum(d is not None and type(d[1]) is facts.Equals and d[0] == about for d in before) > 1
+        advice = _of_fixed_number if not widens else _of_needed_number if many else _of_number
+    return "" if advice is None else advice(about, fact, found)
+
+
+def _differed(program: Any, locals: Sequence[object]) -> tuple[str, Any, object] | None:
+    """About what the first fact is that does not hold, the fact, and what was found; None where it was not reached."""
     failure = program.failure(tuple(locals))
     if failure is None:
-        return ""
+        return None
     index, reached, found = failure
     at, _, payload, fact = (*program.checks[index], None, None)[:4]
-    advice = _CURES.get(type(fact))
-    if advice is None or not reached and at >= 0:
-        return ""
+    if not reached and at >= 0:
+        return None
     with torch_private.WithoutTorchFunction():
         if type(fact) is facts.Dims:  # its text says which condition it is
             found = fact.failing(payload, lambda i: program.value(tuple(locals), i))
-        return advice("" if at < 0 else guards.path(program.accessors, at), fact, found)
+        return "" if at < 0 else guards.path(program.accessors, at), fact, found
+
+
+def _are_numbers(*values: object) -> bool:
+    return all(type(v) in (int, float) for v in values)
 
 
 # What marks a tensor's sizes as static, ours first, then what PyTorch's function of that name writes.
@@ -66,12 +90,19 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
     return ""
 
 
-def _of_constant(about: str, fact: facts.Equals, found: object) -> str:
-    if type(found) in (int, float) and type(fact.value) in (int, float):
-        return (f"{about} is a number; once it has changed, the code is for any value of it, but where Python needs to "
-                "know it, as for a shape or a branch, each value has code of its own: there, make it a tensor with "
-                "torch.tensor, or keep its values few")
-    return _of_few(about)
+def _of_number(about: str, fact: facts.Equals, found: object) -> str:
+    return (f"nothing needs to be done: {about} is a number, and what is compiled now is for any value of it, unless "
+            "Python itself has to know the value, as that of a key or of the length of a loop")
+
+
+def _of_needed_number(about: str, fact: facts.Equals, found: object) -> str:
+    return (f"Python itself has to know the value of {about}, as that of a key or of the length of a loop, so each value "
+            "has code of its own: keep its values few, or compute with a tensor in its place")
+
+
+def _of_fixed_number(about: str, fact: facts.Equals, found: object) -> str:
+    return (f"leave out dynamic=False: with it each value of {about} has code of its own, without it code is for any "
+            "value of a number that has changed")
 
 
 def _of_few(about: str) -> str:
@@ -98,7 +129,7 @@ def _of_sizes(about: str, fact: facts.Dims, found: object) -> str:
 
 _CURES: dict[type, Callable[[str, Any, object], str]] = {
     facts.Tensor: _of_tensor,
-    facts.Equals: _of_constant,
+    facts.Equals: lambda about, fact, found: _of_few(about),
     facts.Is: _of_identity,
     facts.TypeIs: lambda about, fact, found: f"give {about} an object of one class at each call",
     facts.Length: lambda about, fact, found: (f"keep the length of {about} the same, or stack what it holds into one "

@@ -232,14 +232,14 @@ def grad(s: Session, tensor: TensorValue) -> Value:
 def _grad_of_new(s: Session, tensor):
     handle = tensor.handle(s)
     if handle.requires_grad and not handle.is_leaf:
-        raise Unsupported("the grad of a tensor that is not a leaf", kind="tensor-attribute")
+        raise Unsupported("the .grad of a tensor that is not a leaf is used", kind="tensor-attribute")
     return NONE
 
 
 def _grad_from_outside(s: Session, tensor: TensorValue) -> Value:
     obj = tensor.obj
     if obj.requires_grad and not obj.is_leaf or tensor.source is None:
-        raise Unsupported("the grad of a tensor that is not a leaf", kind="tensor-attribute")
+        raise Unsupported("the .grad of a tensor that is not a leaf is used", kind="tensor-attribute")
     if tensor.source.watched:
         s.guards.add(tensor.source, facts.identity(obj))
     value = s.wrap(obj.grad, src.Grad(tensor.source))
@@ -257,15 +257,16 @@ def set_grad(s: Session, tensor: TensorValue, value: Value) -> None:
     if _is_none(s, value):
         value = NONE
     elif not value.is_tensor or value is tensor:
-        raise Unsupported("a grad that is not a tensor", kind="tensor-attribute")
+        raise Unsupported(".grad is set to something else than a tensor", kind="tensor-attribute")
     else:
         have, given = tensor.handle(s), value.handle(s)
         if (given.requires_grad or given.dtype is not have.dtype or given.device != have.device
             or list(given.shape) != list(have.shape)):
-            raise Unsupported("a grad of another shape or dtype, or with a history", kind="tensor-attribute")
+            raise Unsupported(".grad is set to a tensor of another shape or dtype, or one with a history",
+                              kind="tensor-attribute")
     # Such a leaf does not leave the graph.
     if tensor.obj is None and not (tensor.handle(s).is_leaf and tensor.handle(s).requires_grad):
-        raise Unsupported("the grad of a tensor made while capturing", kind="tensor-attribute")
+        raise Unsupported("the .grad of a tensor that is made here is set", kind="tensor-attribute")
     s.set_field(tensor, "grad", value)
     if tensor.obj is not None:
         s.effect(_set_grad, [tensor, value])

@@ -143,7 +143,7 @@ def delattr_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(vars)
 def vars_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
-        raise Unsupported("vars() without an argument", kind="frame-inspection")
+        raise Unsupported("vars() is called without an argument", kind="frame-inspection")
     try:
         return args[0].getattr(s, "__dict__")
     except Raised as raised:
@@ -155,7 +155,7 @@ def vars_(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @on_call(dir)
 def dir_(s: Session, args, kwargs: dict[str, Value]):
     if not args:
-        raise Unsupported("dir() without an argument", kind="frame-inspection")
+        raise Unsupported("dir() is called without an argument", kind="frame-inspection")
     return args[0].attribute_names(s)
 
 
@@ -296,7 +296,7 @@ def _chosen(s: Session, fn: Callable, a: Value, b: Value) -> Value | None:
 def _extreme(fn: Callable, symbol: str) -> Callable:
     def extreme(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:
-            raise Unsupported("max() or min() without arguments", kind="argument-error")
+            raise Unsupported("max() or min() is called without arguments", kind="argument-error")
         values = args[0].items_list(s) if len(args) == 1 else list(args)
         key = kwargs.get("key")
         if not values:
@@ -487,7 +487,7 @@ def object_init(s: Session, args, kwargs: dict[str, Value]) -> Constant:
 @on_call(super)
 def super_(s: Session, args, kwargs: dict[str, Value]) -> SuperValue:
     if len(args) != 2:
-        raise Unsupported("super() called indirectly", kind="super")
+        raise Unsupported("super() is not called by its own name", kind="super")
     return SuperValue(args[0].const(s), args[1])
 
 

@@ -74,7 +74,7 @@ def answered(s: Session, cls, target: type) -> bool:
     except Exception as error:  # of the program's own __subclasscheck__
         raise Unsupported(f"issubclass() raises {type(error).__name__}: {error}", kind="special-method") from None
     if id(cls) in s.heap.templates:
-        raise Unsupported("an abstract class is asked of a class made while capturing", kind="special-method")
+        raise Unsupported("issubclass() asks an abstract class about a class that is made here", kind="special-method")
     s.guards.add(src.Const(cls, cls.__qualname__), facts.Subclass(target, found))
     return found
 
@@ -93,7 +93,8 @@ def abstract_subclasscheck(s: Session, args: list[Value], kwargs: dict[str, Valu
 def has_members(s: Session, value: Value, protocol) -> bool:
     """Whether an object that is made or changed while capturing has what a protocol asks for."""
     if not getattr(protocol, "_is_runtime_protocol", False):
-        raise Unsupported(f"isinstance() of a new object and {protocol.__qualname__}", kind="special-method")
+        raise Unsupported(f"isinstance() asks {protocol.__qualname__} about an object that is made here",
+                          kind="special-method")
     members = getattr(protocol, "__protocol_attrs__", None) or typing._get_protocol_attrs(protocol)
     for name in sorted(members):
         try:
@@ -188,7 +189,8 @@ def alternatives(s: Session, classes: Value) -> list[Value] | None:
     if type(union) is not types.UnionType:
         return None
     if not all(isinstance(c, type) and not isinstance(c, types.GenericAlias) for c in union.__args__):
-        raise Unsupported("a check against a union that holds something else than classes", kind="special-method")
+        raise Unsupported("isinstance() or issubclass() is given a union that holds something else than classes",
+                          kind="special-method")
     return [s.wrap_class(c) for c in union.__args__]
 
 

@@ -165,7 +165,7 @@ def simple_namespace(s: Session, args: list[Value], kwargs: dict[str, Value]):
 @on_method((types.SimpleNamespace, "__init__"))
 def namespace_init(s: Session, value: Value, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if args:
-        raise Unsupported("positional arguments of types.SimpleNamespace", kind="instantiate")
+        raise Unsupported("types.SimpleNamespace is given positional arguments", kind="instantiate")
     for name, given in kwargs.items():
         value.plain_setattr(s, name, given)
     return Constant(None)
@@ -195,5 +195,5 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
          collections.OrderedDict.__new__, BaseException.__new__, Exception.__new__)
 def new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args or args[0].as_class is None:
-        raise Unsupported("a new object of what is no class", kind="argument-error")
+        raise Unsupported("object.__new__() is given something that is no class", kind="argument-error")
     return s.calls.allocate(args[0].const(s), args[1:], kwargs)

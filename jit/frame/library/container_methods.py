@@ -171,7 +171,7 @@ def deque_remove(v: SequenceValue, s: Session, a: list[Value], k: dict[str, Valu
     new = list(v.load(s))
     at = position(s, new, a[0])
     if at is None:
-        raise Unsupported("deque.remove of what is not in it", kind="raises")
+        raise Unsupported("deque.remove() is given a value that is not in the deque", kind="raises")
     del new[at]
     return _change(v, s, new, collections.deque.__delitem__, [Constant(at)])
 

@@ -169,7 +169,8 @@ def _of_tensors(pred, true_fn, false_fn, operands=()):
 def cond(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     direct = s.calls.direct
     if not s.inline(s.wrap_raw(_of_tensors), args, kwargs).truth(s):
-        raise Unsupported("torch.cond of what it does not take", "see its documentation", kind="functorch")
+        raise Unsupported("torch.cond is given arguments that it does not take", "see its documentation",
+                          kind="functorch")
     given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args)) | kwargs
     # To choose from both results is better than to read which it is, which the host waits for.
     with s.speculate(kinds=("data-dependent-branch",)), s.journal.temporarily(s, "joining", False):
@@ -198,7 +199,7 @@ def _both(s: Session, given: dict[str, Value]) -> Value | None:
                 pred = s.recording.tensor_of(s.tracer.fresh(pred.handle(s).node))
             found = s.inline(s.wrap_raw(_chosen), [pred, results], {})
         if found is None:
-            raise Unsupported("two branches that cannot both be computed", kind="data-dependent-branch")
+            raise Unsupported("the two branches cannot both be computed", kind="data-dependent-branch")
     return found if attempt.went_through else None
 
 
@@ -244,7 +245,7 @@ def map_(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Val
 @on_name((torch_private.LOOPS + "scan", "scan"))
 def scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not s.inline(s.wrap_raw(_takes), args, kwargs).truth(s):
-        raise Unsupported("scan of what it does not take", "see its documentation", kind="functorch")
+        raise Unsupported("scan is given arguments that it does not take", "see its documentation", kind="functorch")
     return loops.scan(s, args, kwargs, MOST_STEPS) or _written_out(
         s, _scan, args, kwargs, kwargs["xs"] if "xs" in kwargs else args[2], kwargs.get("dim", Constant(0)))
 
@@ -264,6 +265,7 @@ def associative_scan(s: Session, fn: FunctionValue, args: list[Value], kwargs: d
 def _written_out(s: Session, loop: object, args: list[Value], kwargs: dict[str, Value], xs: Value,
                  dim: Value) -> Value:
     if not s.inline(s.wrap_raw(_few_tensors), [xs, dim], {}).truth(s):
-        raise Unsupported(f"a loop over a dimension of more than {MOST_STEPS} steps, or over what is no tensor",
+        raise Unsupported(f"a loop of torch._higher_order_ops has more than {MOST_STEPS} steps, or goes over something "
+                          "that is no tensor",
                           "nothing needs to be done: it runs in eager", kind="functorch")
     return s.inline(s.wrap_raw(loop), args, kwargs)

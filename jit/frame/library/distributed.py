@@ -34,7 +34,7 @@ NONE = Constant(None)
 
 
 def refused(why: str) -> Unsupported:
-    return Unsupported(f"torch.distributed: {why}", kind="collective")
+    return Unsupported(f"a call of torch.distributed that is no step of a graph: {why}", kind="collective")
 
 
 class Work:
@@ -172,20 +172,20 @@ def _reduction(s: Session, value: Value) -> Constant:
 def _tensor(s: Session, value: Value, by_rows: bool = True) -> Value:
     """A tensor for a collective, which goes through its memory as it lies; ``by_rows``: which lies row by row."""
     if not value.is_tensor or value.handle(s).dtype.is_complex:
-        raise refused("what is no tensor of real numbers")
+        raise refused("its argument is no tensor of real numbers")
     t = value.handle(s).type
     if not (t.is_contiguous if by_rows else layout.is_dense(t.shape, t.strides)):
-        raise refused("a tensor that is laid out otherwise than row by row")
+        raise refused("a tensor does not lie row by row in memory")
     return value
 
 
 def _tensors(s: Session, value: Value) -> list[Value]:
     if not value.is_sequence:
-        raise refused("what is no list of tensors")
+        raise refused("its argument is no list of tensors")
     found = [_tensor(s, v) for v in value.items_list(s)]
     shapes = {tuple(v.handle(s).shape) for v in found}
     if len(shapes) != 1 or not all(type(n) is int for n in next(iter(shapes))):
-        raise refused("a list of tensors of several sizes")
+        raise refused("the tensors of a list differ in size")
     return found
 
 
@@ -205,7 +205,7 @@ def _in_place(fn: Callable, op: str, prepare: Callable) -> None:
     @on_function(fn)
     def collective(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if batched.active(s):
-            raise refused("a collective inside a map")
+            raise refused("it is inside torch.vmap")
         given = arguments(s, fn, args, kwargs)
         group = group_of(s, given.get("group"))
         if group.rank() < 0:
@@ -228,7 +228,7 @@ def _guard_alone(s: Session) -> None:
     """No collectives are being collected to be done at once, by ``_coalescing_manager``."""
     waiting = torch_private.coalescing()
     if waiting:
-        raise refused("collectives that are done at once")
+        raise refused("several collectives are put together in one")
     if waiting is not None:
         s.guards.add(src.Const(waiting, "the collectives that wait", owned=True), facts.Length(0))
 
@@ -240,7 +240,7 @@ def _all_reduce(s: Session, given: dict[str, Value], group: Any) -> tuple:
 def _broadcast(s: Session, given: dict[str, Value], group: Any) -> tuple:
     source, of_group = (known(s, given[k]) if k in given else None for k in ("src", "group_src"))
     if (source is None) == (of_group is None):
-        raise refused("one of src and group_src is to be given")
+        raise refused("one of src and group_src has to be given")
     root = dist.get_group_rank(group, source) if of_group is None else of_group
     return [_tensor(s, given["tensor"], False)], given["tensor"], [Constant(root)]
 
@@ -252,7 +252,7 @@ def _gather(s: Session, given: dict[str, Value], group: Any) -> tuple:
 def _gather_list(s: Session, given: dict[str, Value], group: Any) -> tuple:
     targets, taken = _tensors(s, given["tensor_list"]), _tensor(s, given["tensor"])
     if len(targets) != group.size() or tuple(targets[0].handle(s).shape) != tuple(taken.handle(s).shape):
-        raise refused("tensors of other sizes than that which is gathered")
+        raise refused("the tensors to gather into have other sizes than the one that is sent")
     return targets, taken, [Constant(group.size())]
 
 
@@ -264,7 +264,7 @@ def _scatter(s: Session, given: dict[str, Value], group: Any) -> tuple:
 def _scatter_list(s: Session, given: dict[str, Value], group: Any) -> tuple:
     parts = _tensors(s, given["input_list"])
     if len(parts) != group.size() or not parts[0].handle(s).shape:
-        raise refused("a list of another length than there are processes")
+        raise refused("a list has another length than the group has processes")
     whole = s.torch_call(torch.cat, [ListValue(parts)], {})
     return [_tensor(s, given["output"])], whole, [_reduction(s, given["op"]), Constant(group.size())]
 
@@ -276,7 +276,7 @@ def _exchange(s: Session, given: dict[str, Value], group: Any) -> tuple:
         if value.is_const() and value.const(s) is None or value.is_sequence and not value.items_list(s):
             size = tensor.handle(s).shape[0]
             if type(size) is not int or size % group.size():
-                raise refused("all_to_all of sizes that processes do not share evenly")
+                raise refused("all_to_all of a size that the processes do not divide evenly")
             splits.append(TupleValue([Constant(size // group.size())] * group.size()))
         else:
             splits.append(value)

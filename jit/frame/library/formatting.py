@@ -57,7 +57,7 @@ def percent(s: Session, owner, args: list[Value], kwargs: dict[str, Value]) -> V
     elif value.builtin is dict and value.pytype(s) is dict:
         operand = {k: shown(s, v) for k, (_, v) in value.load(s).items()}
         if any(not isinstance(k, str) for k in operand):
-            raise Unsupported("% formatting with a dict whose keys are not text", kind="format")
+            raise Unsupported("% formatting is given a dict with keys that are not text", kind="format")
     else:
         operand = shown(s, value)
     return run(s, lambda: text % operand)
@@ -82,5 +82,5 @@ def run(s: Session, fn: Callable) -> Value:
         return s.from_python(s.really(fn))
     except Raised as raised:
         if any("Shown" in str(v.value) for v in raised.value.init_args if v.is_leaf):
-            raise Unsupported("formatting a value that is not a constant", kind="format") from None
+            raise Unsupported("a value is formatted that is known only at run time", kind="format") from None
         raise

@@ -119,7 +119,8 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
     cells = dict(zip(fn.code.co_freevars, fn.cells(s)))
     token = cells["cache_token"].get(s)
     if not token.is_nothing(s):
-        raise Unsupported("singledispatch over an abstract class", kind="singledispatch")
+        raise Unsupported("a functools.singledispatch function has an implementation for an abstract class",
+                          kind="singledispatch")
     token.const(s)
     registry = cells["registry"].get(s)
     for key, value in registry.load(s).values():
@@ -131,5 +132,5 @@ def singledispatch_impl(s: Session, fn: FunctionValue, args: list[Value], kwargs
 
 @on_descriptor(functools.singledispatchmethod)
 def single_dispatch_method(s: Session, owner, raw, name: str, cls: type) -> NoReturn:
-    raise Unsupported("functools.singledispatchmethod", kind="singledispatch")
+    raise Unsupported("a functools.singledispatchmethod is called", kind="singledispatch")
 

@@ -110,7 +110,7 @@ def lookup(s: Session, fn: FunctionValue, args: list[Value], kwargs: dict[str, V
             return s.inline(fn, args, kwargs)
         return s.wrap_class(functools.partial).call(s, [s.wrap_raw(in_parts), args[0]], {})
     if any(type(a) is NestedInt for a in args[1:]):
-        raise Unsupported("a nested int as an operand", kind="tensor-layout")
+        raise Unsupported("the size of a nested tensor's ragged dimension is an operand", kind="tensor-layout")
     computes = (ops.jagged_unary_pointwise, ops.jagged_binary_pointwise)[tensors - 1]
     return s.wrap_class(functools.partial).call(s, [s.wrap_raw(computes), args[0]], {})
 

@@ -43,7 +43,7 @@ def plain(s: Session, value: Value):
     if value.builtin in (list, tuple) and value.cls is value.builtin:
         return value.cls(plain(s, v) for v in value.load(s))
     if not value.is_leaf:
-        raise Unsupported(f"{value.describe()} as an argument of a numpy function",
+        raise Unsupported(f"a NumPy function is given {value.describe()}",
                           kind="numpy", hint="use torch, or call it outside")
     return value.const(s)
 
@@ -53,7 +53,7 @@ def _on_constants(s: Session, fn, args: list[Value], kwargs: dict[str, Value]) -
     with s.speculate(kinds=("numpy", "instantiate")):
         real, real_kw = [plain(s, a) for a in args], {k: plain(s, v) for k, v in kwargs.items()}
         if "out" in real_kw:
-            raise Unsupported("a numpy function with out=", kind="numpy")
+            raise Unsupported("a NumPy function is given out=", kind="numpy")
         return s.fold(lambda: fn(*real, **real_kw), [], {})
     return None
 
@@ -115,7 +115,7 @@ def quieted(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for name in ("all", "divide", "over", "under", "invalid"):
         wanted = args[0].getattr(s, f"_{name}")
         if wanted.is_leaf and wanted.value not in (None, "ignore", "warn"):
-            raise refuse("errors about values, which are wanted")
+            raise refuse("numpy.errstate or numpy.seterr asks for errors or warnings")
     return NONE
 
 

@@ -35,9 +35,9 @@ def print_later(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Valu
     options = [given.pop(name, Constant(None)) for name in ("sep", "end")]
     flush = given.pop("flush", Constant(False))
     if given or not all(v.is_leaf and (v.value is None or type(v.value) is str) for v in options):
-        raise Unsupported("print() with arguments that it does not take", kind="argument-error")
+        raise Unsupported("print() is given arguments that it does not take", kind="argument-error")
     if not file.is_nothing(s) and (not file.is_object or file.obj is None):
-        raise Unsupported("print() to a file that was made while capturing", "print outside the compiled function",
+        raise Unsupported("print() writes to a file object that is made here", "print outside the compiled function",
                           kind="forbidden-call")
     shown = [snapshot(s, v, True) for v in args]
     s.effect(printed, [file, *options, Constant(flush.truth(s)), *shown])

@@ -42,7 +42,7 @@ def _seed(s: Session, args: list[Value], kwargs: dict[str, Value]) -> int:
 def _state(s: Session, args: list[Value], kwargs: dict[str, Value]) -> TensorHandle:
     value = _argument(s, "new_state", args, kwargs)
     if not value.is_tensor:
-        raise Unsupported("a random state that is not a tensor", kind="argument-error")
+        raise Unsupported("a random state is set to something that is no tensor", kind="argument-error")
     return value.handle(s)
 
 

@@ -144,7 +144,7 @@ for _getter in (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 def methodcaller_call(s: Session, getter, args: list[Value], kwargs: dict[str, Value]):
     name, *rest = getter.pin(s).__reduce__()[1]
     if not isinstance(name, str):
-        raise Unsupported("an operator.methodcaller with keyword arguments", kind="instantiate")
+        raise Unsupported("an operator.methodcaller is made with keyword arguments", kind="instantiate")
     return _only_argument(s, operator.methodcaller, args).call_method(s, name, [s.from_python(v) for v in rest])
 
 
@@ -396,7 +396,7 @@ class WeakReference(ObjectValue):
 def weak_reference(s: Session, args: list[Value], kwargs: dict[str, Value]) -> WeakReference:
     target = args[0]
     if getattr(target, "obj", None) is None:
-        raise Unsupported("a weak reference to an object made while capturing", kind="instantiate")
+        raise Unsupported("a weak reference to an object that is made here", kind="instantiate")
     return WeakReference(target, args[1:])
 
 
@@ -467,7 +467,7 @@ def pin_defaults(s: Session, fn: Value) -> None:
 @on_call(types.FunctionType.__get__)
 def function_get(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args or not args[0].is_function:
-        raise Unsupported("function.__get__ of what is no function", kind="argument-error")
+        raise Unsupported("function.__get__() is given something that is no function", kind="argument-error")
     return args[0].getattr(s, "__get__").call(s, args[1:], kwargs)
 
 
@@ -503,7 +503,7 @@ def copy_copy(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return value.call_method(s, "copy")
     if value.is_tensor:
         if s.asker.overridden([value]):
-            raise Unsupported("copy.copy() of a tensor, of which a mode or class sees each step", kind="c-call")
+            raise Unsupported("copy.copy() of a tensor under a mode or class that sees each operation", kind="c-call")
         if value.pytype(s) is not torch.Tensor or value.handle(s).requires_grad:
             raise Unsupported("copy.copy() of a parameter or of a tensor that requires grad", kind="c-call")
         return s.torch_call(torch.Tensor.detach, [value], {})

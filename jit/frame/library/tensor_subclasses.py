@@ -38,7 +38,7 @@ def as_held(s: Session, cls: type, plain: Value, maker: Callable) -> Value:
 
 def _class_of(s: Session, value: Value | None) -> type:
     if value is None or value.as_class is None or not issubclass(value.as_class, torch.Tensor):
-        raise Unsupported("a tensor of what is no class of tensors", kind="argument-error")
+        raise Unsupported("a tensor is made of a class that is no subclass of torch.Tensor", kind="argument-error")
     return value.const(s)
 
 
@@ -61,7 +61,7 @@ def as_subclass_of(s: Session, args: list[Value], kwargs: dict[str, Value]) -> V
 def new(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``C(tensor)`` of a class without a ``__new__``."""
     if len(args) != 2 or kwargs or not args[1].is_tensor or args[1].dispatches:
-        raise Unsupported("a new tensor of a subclass that is made of something else than a tensor",
+        raise Unsupported("a tensor of a subclass is made of something else than a tensor",
                           kind="instantiate")
     return as_subclass(s, args[1], args[:1], {})
 
@@ -76,7 +76,7 @@ def make_subclass(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Va
         s.heap.keep(made)
         return made
     if len(args) > 3 or len(args) < 2 or set(kwargs) - {"require_grad"} or wanted.truth(s):
-        raise Unsupported("a new tensor of a subclass that requires grad", "make it outside the compiled function",
+        raise Unsupported("a tensor of a subclass is made that requires grad", "make it outside the compiled function",
                           kind="instantiate")
     return as_held(s, _class_of(s, args[0]), s.record(torch.Tensor.detach, [args[1]], {}), remade)
 

@@ -116,7 +116,7 @@ def checkpointed(s: Session, args: list[Value], kwargs: dict[str, Value]):
                                           "context_fn", "determinism_check", "debug", "early_stop") if k in kwargs}
     reentrant = options.get("use_reentrant")
     if reentrant is None or not reentrant.is_const() or reentrant.const(s) is not False or "context_fn" in options:
-        raise Unsupported("checkpoint() that is reentrant, or with a context_fn",
+        raise Unsupported("torch.utils.checkpoint.checkpoint() is reentrant, or has a context_fn",
                           kind="autograd", hint="pass use_reentrant=False")
     with s.recording.new_region():
         return args[0].call(s, list(args[1:]), kwargs)
@@ -149,7 +149,7 @@ def is_tensor(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Consta
 
 @on_tensor_attribute("__dict__")
 def tensor_dict(s: Session, tensor) -> NoReturn:
-    raise Unsupported("__dict__ of a tensor", kind="tensor-attribute")
+    raise Unsupported("the __dict__ of a tensor is read", kind="tensor-attribute")
 
 
 def _autograd_fact(s: Session, tensor: TensorValue, name: str) -> Value:
@@ -181,7 +181,7 @@ def grad_fn(s: Session, tensor):
     if is_leaf(s, tensor).value:
         return NONE
     if tensor.source is not None:
-        raise Unsupported("grad_fn of a tensor inside a captured region", kind="tensor-attribute")
+        raise Unsupported("the grad_fn of a tensor is read", kind="tensor-attribute")
     return GradNode()
 
 
@@ -223,7 +223,7 @@ def _kept_apart(s: Session, copied: list, base: object) -> None:
         if mine is None or other is None or mine.source is None or other.source is None:
             continue
         if torch_private.storage_id(mine.obj) == torch_private.storage_id(other.obj):
-            raise Unsupported("a deep copy of tensors from outside that share memory", kind="tensor-layout")
+            raise Unsupported("copy.deepcopy() of tensors that share memory", kind="tensor-layout")
         if not (mine.source.watched and other.source.watched):
             s.guards.add(mine.source, facts.NoAlias(other.source))
 
@@ -232,7 +232,7 @@ def _kept_apart(s: Session, copied: list, base: object) -> None:
 def deepcopy(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     handle, memo = tensor.handle(s), args[0]
     if handle.requires_grad:
-        raise Unsupported("a deep copy of a tensor that requires grad", kind="autograd")
+        raise Unsupported("copy.deepcopy() of a tensor that requires grad", kind="autograd")
     b, at = s.tracer.builder, (id(memo), handle.base)
     memory = s.recording.copied.get(at)
     if memory is None:  # all of it is copied, once for all tensors that show it
@@ -240,7 +240,7 @@ def deepcopy(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[st
         _kept_apart(s, [base for number, base in s.recording.copied if number == id(memo)], handle.base)
         memory = s.tracer.fresh(b.clone(b.detach(handle.base.node)))
         if handle.base.region is not None or not same_ints(memory.type.strides, handle.base.node.type.strides):
-            raise Unsupported("a deep copy of a tensor with gaps, or beside one that it shares memory with",
+            raise Unsupported("copy.deepcopy() of a tensor with gaps in memory, or of two that share memory",
                               kind="tensor-layout")
         s.set_entry(s.recording.copied, at, memory)
     node = replay(b, memory.node, handle.chain)
@@ -267,7 +267,7 @@ def size(s: Session, tensor: TensorValue, args: list[Value], kwargs: dict[str, V
     if dim is None or dim.is_nothing(s):
         return shape
     if dim.is_leaf and type(dim.value) is not int:
-        raise Unsupported("size() with a dimension that is not an integer", kind="argument-error")
+        raise Unsupported("size() is given a dimension that is not an integer", kind="argument-error")
     if dim.has_index(s):
         at, rank = dim.index(s), len(shape.load(s))
         if not -rank <= at < rank:
@@ -296,7 +296,7 @@ def tensor_iter(s: Session, tensor, args: list[Value], kwargs: dict[str, Value])
 def tensor_hash(s: Session, tensor, args: list[Value], kwargs: dict[str, Value]) -> Constant:
     if tensor.obj is not None:
         return Constant(hash(tensor.hash_key(s)))
-    raise Unsupported("hash() of a tensor made while capturing", kind="identity")
+    raise Unsupported("hash() of a tensor that is made here is needed as a number", kind="identity")
 
 
 add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
@@ -309,7 +309,7 @@ add_forbidden("a tensor's memory address", "", torch.Tensor.data_ptr)
 @on_call(torch_private.parse_to)
 def parse_to(s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if any(v.is_tensor for v in (*args, *kwargs.values())):
-        raise Unsupported("Module.to another tensor", "give a device or a dtype", kind="torch-argument")
+        raise Unsupported("Module.to() is given a tensor", "give a device or a dtype", kind="torch-argument")
     return s.fold(torch_private.parse_to, args, kwargs)
 
 
@@ -344,10 +344,10 @@ def set_data(s: Session, tensor: Value, value: Value) -> None:
     if value.is_tensor and value.identity() == tensor.identity():
         return
     if not value.is_tensor or tensor.obj is None or value.cls not in _PLAIN or tensor.cls not in _PLAIN:
-        raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
+        raise Unsupported("the .data of a tensor is set", kind="tensor-attribute")
     had, gets = tensor.handle(s), value.handle(s)
     if had.device != gets.device or had.dtype is not gets.dtype or s.maps or s.levels or had.base.region is not None:
-        raise Unsupported("setting attribute 'data' of a tensor", kind="tensor-attribute")
+        raise Unsupported("the .data of a tensor is set", kind="tensor-attribute")
     memory = value if value.obj is not None else value.getattr(s, "data")
     s.effect(setattr, [tensor, Constant("data"), memory])
     tensor.shows(s, None if had.requires_grad else value.getattr(s, "data").handle(s))

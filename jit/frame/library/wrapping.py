@@ -113,12 +113,12 @@ def wrap_partial(s: Session, obj, source) -> PartialValue:
 def wrap_mapping_proxy(s: Session, obj: object, source: Source | None) -> DictValue:
     """A read-only view of a dict: what that holds now."""
     if source is None or not source.watched:
-        raise Unsupported("a mappingproxy as an argument", kind="opaque-container")
+        raise Unsupported("a mappingproxy is an argument", kind="opaque-container")
     s.guards.add(source, facts.identity(obj))
     try:
         behind = src.dict_behind(obj)
     except TypeError:
-        raise Unsupported("a mappingproxy of what is no dict", kind="opaque-container") from None
+        raise Unsupported("a mappingproxy of a mapping that is no dict", kind="opaque-container") from None
     return DictValue(dict(s.wrap(behind, src.Behind(source)).load(s)))
 
 
@@ -138,7 +138,7 @@ def wrap_generator(s: Session, obj: object, source: Source) -> Value:
 @wrapper(zip, map, filter, enumerate)
 def wrap_iterator_over_iterators(s: Session, obj: Iterable, source: Source | None) -> Value:
     if source is None:
-        raise Unsupported(f"a real {type(obj).__name__} without a source", kind="opaque-container")
+        raise Unsupported(f"a {type(obj).__name__} from outside whose place is not known", kind="opaque-container")
     return RealIteratorOver(obj, source, take_apart)
 
 

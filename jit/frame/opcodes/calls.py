@@ -84,7 +84,7 @@ def call_function_ex(f: Frame, i: Instr) -> None:
             kwargs[name] = value
     packed = f.pop()
     if not packed.has_slot(f.s, "__iter__"):
-        raise Unsupported(f"{packed.describe()} after * in a call", kind="argument-error")
+        raise Unsupported(f"{packed.describe()} stands after * in a call", kind="argument-error")
     f.push(invoke(f, *called(f, packed.listed(f.s)), kwargs))
 
 
@@ -110,11 +110,11 @@ def call_intrinsic_1(f, i) -> None:
     if i.arg == "STOPITERATION_ERROR":
         f.push(no_stop_iteration(f.s, f.fn.code, f.pop()))
     elif i.arg == "IMPORT_STAR":
-        raise Unsupported("import * in a function", kind="import")
+        raise Unsupported("import * is used in a function", kind="import")
     else:
-        raise Unsupported(f"intrinsic {i.arg}", kind="opcode")
+        raise Unsupported(f"the interpreter's function {i.arg} is not supported", kind="opcode")
 
 
 @op("CALL_INTRINSIC_2")
 def call_intrinsic_2(f, i) -> NoReturn:
-    raise Unsupported(f"intrinsic {i.arg}", kind="opcode")
+    raise Unsupported(f"the interpreter's function {i.arg} is not supported", kind="opcode")

@@ -139,7 +139,7 @@ def dict_update(f: Frame, i: Instr) -> None:
 def _shown(callee) -> str:
     """A function as error texts show it: with its module, unless that is builtins."""
     if not callee.is_function:
-        raise Unsupported("a keyword argument given twice", kind="argument-error")
+        raise Unsupported("a keyword argument is given twice", kind="argument-error")
     module = callee.globals.get("__name__")
     return (f"{module}." if module and module != "builtins" else "") + f"{callee.qualname}()"
 
@@ -148,7 +148,7 @@ def _shown(callee) -> str:
 def dict_merge(f: Frame, i: Instr) -> None:
     mapping = f.pop()
     if mapping.builtin is not dict and not hasattr(mapping.pytype(f.s), "keys"):
-        raise Unsupported(f"{mapping.describe()} after ** in a call", kind="argument-error")
+        raise Unsupported(f"{mapping.describe()} stands after ** in a call", kind="argument-error")
     pairs = mapping_items(f.s, mapping)
     target = f.stack[-i.arg]
     present = target.load(f.s)

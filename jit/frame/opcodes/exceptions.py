@@ -120,4 +120,4 @@ def with_except_start(f: Frame, i: Instr) -> None:
 
 @op("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
 def exception_groups(f: Frame, i: Instr) -> NoReturn:
-    raise Unsupported("except* (exception groups)", kind="opcode")
+    raise Unsupported("except* is used (exception groups)", kind="opcode")

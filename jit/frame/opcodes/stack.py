@@ -102,7 +102,8 @@ def binary_subscr(f: Frame, i: Instr) -> None:
 def refuses_tensor(s: Session, obj: Value, key: Value, method: str) -> None:
     """A sequence that cannot be changed asks a tensor for its value as an index before it says so."""
     if key.is_tensor and not lookup(obj.pytype(s), method)[0]:
-        raise Unsupported(f"a tensor as an index of {obj.describe()}", "index with an int", kind="data-dependent-value")
+        raise Unsupported(f"a tensor is the index of {obj.describe()}", "index with an int",
+                          kind="data-dependent-value")
 
 
 @op("STORE_SUBSCR")

@@ -50,7 +50,7 @@ def set_grad_enabled(s: Session, args: list[Value], kwargs: dict[str, Value]) ->
             _tell_tracer(s)
         return result
     if kwargs or len(args) != 1 or args[0].pytype(s) is not bool:
-        raise Unsupported("grad mode set to something else than a bool", kind="argument-error")
+        raise Unsupported("the grad mode is set to something else than a bool", kind="argument-error")
     switch_to(s, args[0].truth(s))
     return Constant(None)
 

@@ -92,7 +92,7 @@ class ArrayValue(Value):
     def _input(self, s: Session) -> TensorValue:
         array = self.obj
         if self.source is None:
-            raise refuse("an array that the code refers to directly")
+            raise refuse("the code refers to an array directly, and not by an argument, a global or an attribute")
         if array.dtype not in DTYPES:
             raise refuse(f"an array of {array.dtype}, which PyTorch does not have")
         if not array.flags.writeable:
@@ -123,7 +123,7 @@ class ArrayValue(Value):
     def hash_key(self, s: Session) -> Any:
         if not self.is_scalar:
             raise Raised(s.exception(TypeError("unhashable type: 'numpy.ndarray'")))
-        raise refuse("the hash of a NumPy scalar")
+        raise refuse("the hash of a NumPy scalar is needed")
 
     def getattr(self, s: Session, name: str) -> Value:
         if name in _ATTRIBUTES:
@@ -133,7 +133,7 @@ class ArrayValue(Value):
         if not hasattr(self.cls, name):
             raise Raised(s.exception(AttributeError(
                 f"'{type_name(self.cls)}' object has no attribute '{name}'", name=name)))
-        raise refuse(f"attribute {name} of an array")
+        raise refuse(f"attribute {name} of a NumPy array")
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
         if name == "shape" and self.obj is None and not self.is_scalar:
@@ -141,7 +141,7 @@ class ArrayValue(Value):
             if shown.handle(s).base is self.handle(s).base:
                 s.set_field(self, "_tensor", shown.tensor(s))
                 return
-        raise refuse(f"setting attribute {name} of an array")
+        raise refuse(f"attribute {name} of a NumPy array is set")
 
     def call_special(self, s: Session, name: str, args: list[Value]) -> Value:
         return self.getattr(s, name).call(s, args, {})
@@ -151,7 +151,7 @@ class ArrayValue(Value):
 
     def setitem(self, s: Session, key: Value, value: Value) -> None:
         if self.is_scalar or not self.writable:
-            raise refuse("a write to a scalar or a read-only array")
+            raise refuse("a NumPy scalar or a read-only array is written to")
         value = value if value.is_array or value.is_const() else as_array_value(s, value)
         real = stand_in(s, self)
         index, given = probe_argument(s, key), probe_argument(s, value)
@@ -193,7 +193,7 @@ class ArrayValue(Value):
     def _single(self, s: Session) -> TensorValue:
         """The tensor, which has to have one element and no axes."""
         if self.handle(s).shape:
-            raise refuse("the truth or the number of an array with axes", "use any(), all() or item()")
+            raise refuse("an array with axes is used as a bool or a number", "use any(), all() or item()")
         return self.tensor(s)
 
     def has_index(self, s: Session) -> bool:
@@ -224,7 +224,7 @@ class ArrayValue(Value):
 
     def rounded(self, s: Session, digits: list[Value]) -> Value:
         if self.is_scalar:
-            raise refuse("round() of a NumPy scalar")
+            raise refuse("round() of a NumPy scalar is called")
         raise Raised(s.exception(TypeError("type numpy.ndarray doesn't define __round__ method")))
 
     # -- operators
@@ -234,14 +234,14 @@ class ArrayValue(Value):
         if other.is_tensor:
             return with_tensor(s, op, self, a, b)
         if not (other.is_array or other.is_numeric or other.builtin in (list, tuple)):
-            raise refuse(f"an operator of an array and {other.describe()}")
+            raise refuse(f"an operator has a NumPy array and {other.describe()} as operands")
         return call(s, _UFUNCS[op.symbol.removesuffix("=") if op.inplace else op.symbol], [a, b], {})
 
     def inplace(self, s: Session, op: Binary, other: Value) -> Value | None:
         if self.is_scalar:
             return None
         if other.is_tensor:
-            raise refuse("an array is changed by a tensor")
+            raise refuse("a NumPy array is changed by a tensor")
         return call(s, _UFUNCS[op.symbol], [self, other], {"out": self})
 
     def unary(self, s: Session, op: Unary) -> Value | None:
@@ -251,7 +251,7 @@ class ArrayValue(Value):
         if other.is_tensor:
             return with_tensor(s, op, self, self, other)
         if not (other.is_array or other.is_numeric or other.builtin in (list, tuple)):
-            raise refuse(f"a comparison of an array and {other.describe()}")
+            raise refuse(f"a NumPy array is compared with {other.describe()}")
         return call(s, _COMPARISONS[op.symbol], [self, other], {})
 
     def contains(self, s: Session, item: Value) -> bool | None:
@@ -259,7 +259,7 @@ class ArrayValue(Value):
         return found.truth(s)
 
     def lower(self, s: Session) -> Any:
-        raise refuse("an array as an argument of a torch function", "use torch.from_numpy")
+        raise refuse("a torch function is given a NumPy array", "use torch.from_numpy")
 
     def probed(self, s: Session) -> Any:
         return self.tensor(s).probed(s)
@@ -318,7 +318,7 @@ def with_tensor(s: Session, op: Binary | Comparison, array: ArrayValue, a: Value
     """An operator of which one operand is a NumPy scalar and the other a tensor: the scalar is a number, of 64 bits and
     without a say in the type of the result."""
     if not array.is_scalar:
-        raise refuse("an operator of an array and a tensor")
+        raise refuse("an operator has a NumPy array and a tensor as operands")
     with unasked(s):
         operands = [number_like(s, v, b if v is a else a) if v.is_array else v for v in (a, b)]
     return s.torch_call(op.fn, operands, {})
@@ -346,7 +346,7 @@ def as_array_value(s: Session, value: Value) -> ArrayValue:
         return value
     result = call(s, np.asarray, [value], {})
     if not result.is_array:
-        raise refuse(f"{value.describe()} as an array")
+        raise refuse(f"{value.describe()} is needed as a NumPy array")
     return result
 
 
@@ -401,7 +401,7 @@ def probe_argument(s: Session, value: Value, made: dict | None = None) -> Any:
     if value.as_class is not None or value.is_object and isinstance(value.obj, (np.finfo, np.iinfo)):
         return value.real(s)
     if not value.is_leaf:
-        raise refuse(f"{value.describe()} as an argument of a numpy function")
+        raise refuse(f"a NumPy function is given {value.describe()}")
     return value.const(s)
 
 
@@ -446,12 +446,12 @@ def quiet() -> Iterator[None]:
 def call(s: Session, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``fn(*args, **kwargs)`` of a function of NumPy, a ufunc, or a method of arrays by its descriptor."""
     if s.tracer.autocast or s.in_a_map or batched.active(s):
-        raise refuse("arrays under autocast, or in a map")
+        raise refuse("NumPy arrays are used under autocast or inside torch.vmap")
     if not _STRONG_SCALARS:
-        raise refuse("arrays of a NumPy before 2, whose types depend on values", "use NumPy 2")
+        raise refuse("NumPy is older than version 2, and its types depend on values", "use NumPy 2")
     wanted = s.wrap(errors_are_wanted(), src.Returned(src.Const(errors_are_wanted)))
     if wanted.const(s):
-        raise refuse("errors about values, which are wanted (numpy.seterr)")
+        raise refuse("numpy.errstate or numpy.seterr asks for errors or warnings")
     with whole(), contextlib.nullcontext() if holds_tensor(s, (*args, *kwargs.values())) else unasked(s):
         if type(fn) is np.ufunc:
             return ufunc(s, fn, list(args), dict(kwargs))
@@ -584,10 +584,10 @@ def finish(s: Session, result: Value, example: Any, made: dict, out: Value | Non
     if out.builtin is tuple:
         outs = out.nested(s)
         if len(outs) > 1:
-            raise refuse("several out=")
+            raise refuse("a NumPy function is given several arrays by out=")
         out, = outs
     if not out.is_array or out.is_scalar or not out.writable:
-        raise refuse("out= of another kind than a writable array")
+        raise refuse("the out= of a NumPy function is no writable array")
     s.torch_call(torch.Tensor.copy_, [out.tensor(s), result], {})
     return out
 
@@ -610,7 +610,7 @@ def conform(s: Session, result: Value, example: Any, made: dict) -> Value:
             return result
         raise refuse(f"a function of NumPy that gives a {type(example).__name__}")
     if not result.is_tensor:
-        raise refuse("a result that is no tensor")
+        raise refuse("a result is no tensor")
     if type(example) is not np.ndarray and not isinstance(example, np.generic):
         raise refuse("a result of a subclass of arrays")
     return conformed(s, result, example, made)
@@ -629,7 +629,7 @@ def conformed(s: Session, result: TensorValue, example: Any, made: dict) -> Arra
     shared = not is_scalar and example.size > 0 and any(
         isinstance(real, np.ndarray) and np.may_share_memory(example, real) for real, _ in made.values())
     if shared and (not alias or not _same_strides(shape, result, example, s)):
-        raise refuse("a view that PyTorch does not have", "copy() it")
+        raise refuse("a NumPy view that PyTorch does not have", "copy() it")
     if not shared and alias:
         result = s.torch_call(torch.clone, [result], {})
     if not shared and not is_scalar and not _same_strides(shape, result, example, s):
@@ -653,7 +653,7 @@ def relaid(s: Session, tensor: TensorValue, example: np.ndarray) -> TensorValue:
     copy = s.torch_call(torch.clone, [moved], {"memory_format": _CONTIGUOUS})
     found = s.torch_call(torch.permute, [copy, Constant(tuple(back))], {})
     if not _same_strides(list(example.shape), found, example, s):
-        raise refuse("an array that is not dense")
+        raise refuse("a NumPy array has gaps in memory")
     return found
 
 
@@ -684,7 +684,7 @@ def ufunc(s: Session, fn: np.ufunc, args: list[Value], kwargs: dict[str, Value])
         raise refuse(f"call of numpy.{fn.__name__} with {', '.join(kwargs) or 'these arguments'}")
     inputs, outs = args[:fn.nin], args[fn.nin:]
     if len(inputs) < fn.nin or holds_tensor(s, (*args, *kwargs.values())):
-        raise refuse("a ufunc of tensors", "use torch, or numpy()")
+        raise refuse("a NumPy ufunc is given tensors", "use torch, or numpy()")
     if outs:
         kwargs["out"] = outs[0] if len(outs) == 1 else TupleValue(outs)
     inputs = [as_array_value(s, v) if v.builtin in (list, tuple) else v for v in inputs]
@@ -719,7 +719,7 @@ def loop_types(s: Session, fn: np.ufunc, inputs: list[Value], kwargs: dict[str, 
             elif type(plain) in _PYTHON:
                 asked.append(np.dtype(bool) if type(plain) is bool else type(plain))
             else:
-                raise refuse(f"{v.describe()} as an argument of numpy.{fn.__name__}")
+                raise refuse(f"numpy.{fn.__name__} is given {v.describe()}")
     options = {}
     if "dtype" in kwargs:
         options["signature"] = (None,) * fn.nin + (np.dtype(probe_argument(s, kwargs["dtype"])),) * fn.nout

@@ -106,7 +106,7 @@ class Value:
         raise Unsupported(f"{self.describe()} is needed as a plain Python value", kind="not-constant")
 
     def getattr(self, s: Session, name: str) -> Value:
-        raise Unsupported(f"attribute {name!r} of {self.describe()}", kind="attribute")
+        raise Unsupported(f"attribute {name!r} of {self.describe()} is read", kind="attribute")
 
     def is_exception(self, cls: type) -> bool:
         """Whether it is an exception of a class."""
@@ -117,10 +117,10 @@ class Value:
         return None
 
     def setattr(self, s: Session, name: str, value: Value) -> None:
-        raise Unsupported(f"setting attribute {name!r} of {self.describe()}", kind="attribute")
+        raise Unsupported(f"attribute {name!r} of {self.describe()} is set", kind="attribute")
 
     def delattr(self, s: Session, name: str) -> None:
-        raise Unsupported(f"deleting attribute {name!r} of {self.describe()}", kind="attribute")
+        raise Unsupported(f"attribute {name!r} of {self.describe()} is deleted", kind="attribute")
 
     def call(self, s: Session, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(f"call of {self.describe()}", kind="call")
@@ -293,7 +293,7 @@ class Value:
         """``str`` or ``repr`` by the name of the method."""
         if self.is_const():
             return s.fold(str if method == "__str__" else repr, [self], {})
-        raise Unsupported(f"the text of {self.describe()}", kind="format")
+        raise Unsupported(f"{self.describe()} is turned into text", kind="format")
 
     def text_parts(self, s: Session) -> tuple[Sequence, Sequence[Value]]:
         """Of a text: what it is made of, as ``TensorText`` has it."""
@@ -313,11 +313,11 @@ class Value:
             return self.text(s, "__str__")
         if self.is_const():
             return s.fold(format, [self, spec], {})
-        raise Unsupported(f"formatting {self.describe()}", kind="format")
+        raise Unsupported(f"{self.describe()} is formatted", kind="format")
 
     def attribute_names(self, s: Session) -> Value:
         """``dir(self)``."""
-        raise Unsupported("dir() of an object", kind="attribute")
+        raise Unsupported("dir() of an object is called", kind="attribute")
 
     # -- numbers
 
@@ -328,7 +328,7 @@ class Value:
     def has_index(self, s: Session) -> bool:
         """Whether it can be the index of a sequence: it has ``__index__``."""
         if issubclass(self.pytype(s), int):
-            raise Unsupported("an index that is read from a tensor", "index with an int", kind="data-dependent-value")
+            raise Unsupported("an index is read from a tensor", "index with an int", kind="data-dependent-value")
         return False
 
     def index(self, s: Session) -> int:
@@ -366,7 +366,7 @@ class Value:
 
     def slot(self, s: Session, raw: object, name: str) -> Value:
         """What is in a slot, a member of its C structure."""
-        raise Unsupported(f"attribute {name!r} of {self.describe()} through super()", kind="super")
+        raise Unsupported(f"attribute {name!r} of {self.describe()} is read through super()", kind="super")
 
     getset = slot  # what a property in C gives
 
@@ -432,7 +432,7 @@ class Value:
 
     def hash_key(self, s: Session) -> Any:
         """A hashable Python object standing for the value as a dict key or set element."""
-        raise Unsupported(f"{self.describe()} as a dict key or set element", kind="unhashable")
+        raise Unsupported(f"{self.describe()} is used as a dict key or set element", kind="unhashable")
 
     def instance_key(self, s: Session) -> tuple | tuple[str, int]:
         """What stands for this very object in keys, as in that of a bound method: equal to another's iff ``is`` holds,
@@ -472,11 +472,11 @@ class Value:
         """The value as an argument of a tensor operation: what the tracer takes."""
         if self.is_const():
             return self.const(s)
-        raise Unsupported(f"{self.describe()} as an argument of a torch function", kind="torch-argument")
+        raise Unsupported(f"a torch function is given {self.describe()}", kind="torch-argument")
 
     def emit(self, e: Emitter) -> None:
         """Emit bytecode that pushes the object (see ``jit.frame.emit``)."""
-        raise Unsupported(f"rebuilding {self.describe()} after a captured region", kind="rebuild")
+        raise Unsupported(f"{self.describe()} would have to be made again after the graph", kind="rebuild")
 
     def steps(self) -> tuple[str, list[tuple]] | None:
         """How emitted bytecode makes an object that contains itself: the command for an empty one, and calls

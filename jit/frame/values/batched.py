@@ -226,10 +226,10 @@ def enter(s: Session, value: Value, axis: int | tuple[int | tuple[int, ...] | No
             refuse("mapping over another number of arguments")
         return type(value)([enter(s, v, a, level, sizes) for v, a in zip(items, axes)])
     if not value.is_tensor or type(axis) is not int:
-        refuse("mapping over what is no tensor")
+        refuse("a map over something that is no tensor")
     n, axes = len(value.levels), rank(s, value)
     if not -axes <= axis < axes:
-        refuse("mapping over an axis that is not there")
+        refuse("a map over an axis that is not there")
     tensor = value.whole
     if axis % axes:
         tensor = s.record(torch.movedim, [tensor, Constant(n + axis % axes), Constant(n)], {})
@@ -242,7 +242,7 @@ def leave(s: Session, value: Value, level: int, size: int) -> Value:
     if type(value) is TupleValue and value.pytype(s) is tuple:
         return TupleValue([leave(s, v, level, size) for v in value.items_list(s)])
     if not value.is_tensor:
-        refuse("a result that is no tensor")
+        refuse("a result is no tensor")
     own = value.levels
     if level in own:
         tensor, own = value.whole, own[:-1]

@@ -189,14 +189,14 @@ class Constant(Value):
             if (b if self is a else a).is_array:
                 return None  # the array's own answer comes next
             if formats:
-                raise Unsupported("formatting a value that is not a constant", kind="format")
-            raise Unsupported("an operator of a numpy scalar", kind="numpy",
+                raise Unsupported("a value is formatted that is known only at run time", kind="format")
+            raise Unsupported("an operator has a NumPy scalar as an operand", kind="numpy",
                               hint="write the tensor first, or use a Python number")
         return None
 
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
         if isinstance(self.value, np.generic) and not other.is_plain and not other.is_array:
-            raise Unsupported("a comparison with a numpy scalar", kind="numpy")
+            raise Unsupported("a NumPy scalar is compared", kind="numpy")
         use = self.compared_as(op, other)
         with s.guards.asked_as(use) if use is not None else contextlib.nullcontext():
             return super().compare(s, op, other)
@@ -256,7 +256,7 @@ class Constant(Value):
         if is_c_enum(plain):
             return int(plain)
         if type(plain) is int and not -(1 << 63) <= plain < 1 << 64:
-            raise Unsupported("an integer of more than 64 bits as an argument of a torch function",
+            raise Unsupported("a torch function is given an integer of more than 64 bits",
                               kind="torch-argument")
         return plain.item() if isinstance(plain, np.generic) else plain
 

@@ -207,7 +207,7 @@ class FunctionValue(ObjectValue):
         if value is not None:
             return value
         if hasattr(types.FunctionType, name):
-            raise Unsupported(f"attribute {name!r} of a function", kind="attribute")
+            raise Unsupported(f"attribute {name!r} of a function is read", kind="attribute")
         raise Raised(s.exception(AttributeError(f"'function' object has no attribute '{name}'", name=name)))
 
     def own_attr(self, s: Session, name: str) -> Value | None:
@@ -239,7 +239,7 @@ class FunctionValue(ObjectValue):
 
     def delattr(self, s: Session, name: str) -> None:
         if self.getattr(s, name) is None or name in _NOT_IN_DICT:
-            raise Unsupported(f"deleting {name!r} of a function", kind="attribute")
+            raise Unsupported(f"{name!r} of a function is deleted", kind="attribute")
         self.attrs.delete(s, name)
         if self.obj is not None:
             s.effect(delattr, [self, Constant(name)])
@@ -412,7 +412,7 @@ class ClassValue(ObjectValue):
         if name == "__class__":
             return s.wrap_class(type(cls))
         if name == "__dict__":
-            raise Unsupported(f"__dict__ of class {cls.__name__}", kind="attribute")
+            raise Unsupported(f"the __dict__ of class {cls.__name__} is read", kind="attribute")
         if name in _OF_CLASSES:
             return self.field(s, name)
         meta_found, meta_raw, meta_owner = s.class_lookup(type(cls), name)
@@ -464,12 +464,12 @@ class ClassValue(ObjectValue):
         """``cls.name = value`` for plain data; later reads of this capture see it through ``Session.class_written``."""
         cls = self.pin(s)
         if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
-            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__}", kind="class-attribute")
+            raise Unsupported(f"attribute {name!r} of class {cls.__name__} is set", kind="class-attribute")
         if name.startswith("__") or not value.is_data:
-            raise Unsupported(f"setting attribute {name!r} of class {cls.__name__} to a {type(value).__name__}",
+            raise Unsupported(f"attribute {name!r} of class {cls.__name__} is set to a {type(value).__name__}",
                               kind="class-attribute")
         if s.lookups.is_data_descriptor(s.class_lookup(cls, name)[1]):
-            raise Unsupported(f"replacing descriptor {name!r} of class {cls.__name__}", kind="class-attribute")
+            raise Unsupported(f"descriptor {name!r} of class {cls.__name__} is replaced", kind="class-attribute")
         s.set_entry(s.effects.class_written, (cls, name), value)
         s.effect(type.__setattr__, [self, Constant(name), value])
 
@@ -686,7 +686,7 @@ class PyModuleValue(Value):
             return
         setter = s.function_of_class(type(raw), "__set__")
         if setter is None:
-            raise Unsupported(f"setting {name!r} of {self.describe()}", kind="attribute")
+            raise Unsupported(f"{name!r} of {self.describe()} is set", kind="attribute")
         setter.call(s, [s.wrap_class_attr(type(module), name), self, value], {})
 
     def const(self, s: Session) -> object:

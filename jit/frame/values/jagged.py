@@ -49,7 +49,7 @@ class NestedInt(Value):
         other = b if a is self else a
         n = other.exact_int()
         if op.symbol != "*" or n is None:
-            raise Unsupported(f"{op.symbol} of a nested int", kind="tensor-layout")
+            raise Unsupported(f"{op.symbol} of the size of a nested tensor's ragged dimension", kind="tensor-layout")
         return NestedInt(self.of, self.factor * n)
 
     def compare(self, s: Session, op: Comparison, other: Value) -> Value | None:
@@ -61,7 +61,7 @@ class NestedInt(Value):
         n = other.exact_int()
         if n is not None and op.symbol in (">=", ">", "<", "<="):
             return Constant(bool(op.fn(SizeOfSequences.LEAST, n))) if bool(n < SizeOfSequences.LEAST) else None
-        raise Unsupported("an order of nested ints", kind="tensor-layout")
+        raise Unsupported("sizes of nested tensors' ragged dimensions are compared by order", kind="tensor-layout")
 
     def emit(self, e: Emitter) -> None:
         e.call(torch_private.nested_int, lambda: e.load(self.of), lambda: e.load_dim(self.factor)
@@ -104,10 +104,11 @@ class SizeOfSequences(SizeNode):
     def _order(self, other: SizeNode) -> int:
         if type(other.value) is NestedInt:
             if other.value.of is not self.value.of:
-                raise Unsupported("an order of nested ints", kind="tensor-layout")
+                raise Unsupported("sizes of nested tensors' ragged dimensions are compared by order",
+                                  kind="tensor-layout")
             return self.value.factor - other.value.factor
         if bool(other.value > self.LEAST):
-            raise Unsupported("an order of nested ints", kind="tensor-layout")
+            raise Unsupported("sizes of nested tensors' ragged dimensions are compared by order", kind="tensor-layout")
         return 1
 
     def gt(self, other: SizeNode) -> SizeNode:
@@ -134,7 +135,7 @@ class SizeOfSequences(SizeNode):
         return True
 
     def plain(self, *where: object) -> int:
-        raise Unsupported("the number of a nested int", kind="tensor-layout")
+        raise Unsupported("the size of a nested tensor's ragged dimension is needed as a number", kind="tensor-layout")
 
     guard_bool = bool_ = guard_or_false = guard_or_true = decided
     guard_int = int_ = plain

@@ -242,7 +242,7 @@ class DictValue(ContainerValue):
             return None
         # Where a method of the left operand's class has not answered, the slot of dict is that of the right one.
         if a.cls is not dict and self is a or b.cls is not dict:
-            raise Unsupported(f"{a.cls.__name__} | {b.cls.__name__}", kind="operator")
+            raise Unsupported(f"a {a.cls.__name__} and a {b.cls.__name__} are joined by |", kind="operator")
         entries = dict(a.load(s))
         for k, (key, value) in b.load(s).items():
             entries[k] = (entries[k][0] if k in entries else key, value)
@@ -252,7 +252,7 @@ class DictValue(ContainerValue):
         if op.symbol != "|":
             return None
         if self.cls is not dict and not other.is_mapping:
-            raise Unsupported(f"{self.cls.__name__} |= {other.describe()}", kind="operator")
+            raise Unsupported(f"{other.describe()} is put into a {self.cls.__name__} by |=", kind="operator")
         self.call_method(s, "update", [other])
         return self
 

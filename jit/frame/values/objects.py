@@ -204,7 +204,8 @@ class ObjectValue(Value):
         try:
             real = raw.__get__(self.obj)
         except AttributeError as error:
-            raise Unsupported(f"unset slot {name!r} of {self.cls.__name__}", kind="attribute") from error
+            raise Unsupported(f"the slot {name!r} of a {self.cls.__name__} is read before it is set",
+                              kind="attribute") from error
         return s.wrap(real, src.GetAttr(self.source, name) if self.source is not None else None)
 
     def getset(self, s: Session, raw: object, name: str) -> Value:
@@ -217,7 +218,8 @@ class ObjectValue(Value):
         if isinstance(self.cls, type) and issubclass(self.cls, BaseException):
             return self.exception_field(s, name)
         if self.obj is None:
-            raise Unsupported(f"attribute {name!r} of a new {self.cls.__name__}", kind="attribute")
+            raise Unsupported(f"attribute {name!r} of a {self.cls.__name__} that is made here is read",
+                              kind="attribute")
         return s.wrap(raw.__get__(self.obj), src.GetAttr(self.source, name) if self.source is not None else None)
 
     def exception_field(self, s: Session, name: str) -> Value:
@@ -263,7 +265,7 @@ class ObjectValue(Value):
         if kind is not types.MemberDescriptorType:
             if found and s.lookups.is_data_descriptor(raw):
                 if not (issubclass(cls, BaseException) and name in _SET_ON_EXCEPTIONS):
-                    raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
+                    raise Unsupported(f"{name!r} of {self.describe()} is set through a descriptor", kind="descriptor")
             elif not self.has_own_dict():
                 self.no_attribute(s, name, messages.cannot_be_set(cls, name))
         if self.obj is not None:
@@ -296,7 +298,7 @@ class ObjectValue(Value):
         if kind is types.MemberDescriptorType:
             self.slot(s, raw, name)
         elif found and s.lookups.is_data_descriptor(raw):
-            raise Unsupported(f"deleting {name!r} through a descriptor", kind="descriptor")
+            raise Unsupported(f"{name!r} is deleted through a descriptor", kind="descriptor")
         elif self.instance_attr(s, name) is None:
             self.no_attribute(s, name)
         self.attrs.delete(s, name)
@@ -623,7 +625,8 @@ class ObjectValue(Value):
                 e.build_object(self, types.SimpleNamespace.__new__, [e.class_value(self.cls)])
                 return
             if not has_plain_layout(self.cls):
-                raise Unsupported(f"rebuilding a new {self.cls.__name__}, which has a base implemented in C",
+                raise Unsupported(f"a {self.cls.__name__} that is made here, and has a base implemented in C, would have to "
+                                  "be made again after the graph",
                                   kind="rebuild")
             e.build_object(self, object.__new__, [e.class_value(self.cls)])
 

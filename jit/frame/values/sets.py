@@ -255,7 +255,8 @@ class SetValue(ContainerValue):
             keys = self._entries if self.history is None else self.order(e.session)
             e.build_object(self, self.cls, [TupleValue([self._entries[k] for k in keys])])
         else:
-            raise Unsupported(f"rebuilding a new {self.cls.__name__}", kind="rebuild")
+            raise Unsupported(f"a {self.cls.__name__} that is made here would have to be made again after the graph",
+                              kind="rebuild")
 
 
 def replayed(steps: Sequence) -> set | frozenset:

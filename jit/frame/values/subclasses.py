@@ -76,7 +76,7 @@ class SubclassTensor(TensorValue):
             value = self.own_attr(s, name)
             return TensorMethod(self, name) if value is None else value
         if name == "__dict__":
-            raise Unsupported("__dict__ of a tensor", kind="tensor-attribute")
+            raise Unsupported("the __dict__ of a tensor is read", kind="tensor-attribute")
         if s.asker.concerns([self], {}):
             return s.asker.call(raw.__get__, [self], {})
         return self.plain_attribute(s, name)
@@ -179,7 +179,7 @@ class WrapperTensor(SubclassTensor):
             return
         found, raw, _ = s.class_lookup(self.cls, name)
         if found and is_own_member(name, raw):
-            raise Unsupported(f"setting attribute {name!r} of a {self.cls.__name__}", kind="tensor-attribute")
+            raise Unsupported(f"attribute {name!r} of a {self.cls.__name__} is set", kind="tensor-attribute")
         kind = s.class_lookup(type(raw), "__set__")[2] if found else None
         if kind is property:
             if raw.fset is None:
@@ -191,12 +191,12 @@ class WrapperTensor(SubclassTensor):
             s.wrap_class_attr(type(raw), "__set__").call(s, [s.wrap_class_attr(self.cls, name), self, value], {})
             return
         if kind not in (None, types.MemberDescriptorType):
-            raise Unsupported(f"setting {name!r} of {self.describe()} through a descriptor", kind="descriptor")
+            raise Unsupported(f"{name!r} of {self.describe()} is set through a descriptor", kind="descriptor")
         self.put(s, name, value, object.__setattr__, value)
 
     def delattr(self, s: Session, name: str) -> None:
         if self.own_attr(s, name) is None:
-            raise Unsupported(f"deleting attribute {name!r} of a tensor", kind="tensor-attribute")
+            raise Unsupported(f"attribute {name!r} of a tensor is deleted", kind="tensor-attribute")
         self.put(s, name, DELETED, object.__delattr__)
 
     def put(self, s: Session, name: str, value: Any, fn: Any, *args: Value) -> None:

@@ -175,13 +175,13 @@ class TensorValue(Value):
 
     def delattr(self, s: Session, name: str) -> None:
         if self.own_attr(s, name) is None:
-            raise Unsupported(f"deleting attribute {name!r} of a tensor", kind="tensor-attribute")
+            raise Unsupported(f"attribute {name!r} of a tensor is deleted", kind="tensor-attribute")
         self.write_own(s, name, None)
         s.effect(delattr, [self, Constant(name)])
 
     def write_own(self, s: Session, name: str, value: Value) -> None:
         if s.lookups.is_data_descriptor(s.class_lookup(self.cls, name)[1]):
-            raise Unsupported(f"setting attribute {name!r} of a tensor", kind="tensor-attribute")
+            raise Unsupported(f"attribute {name!r} of a tensor is set", kind="tensor-attribute")
         self.pytype(s)
         s.heap.touch(self)
         s.set_entry(s.effects.tensor_attributes, (self.identity(), name), value)
@@ -345,7 +345,7 @@ class TensorValue(Value):
     def has_index(self, s: Session) -> bool:
         """A tensor is an index as far as Python is concerned; one whose values are not known is a break."""
         if self.known(s) is None:
-            raise Unsupported("a tensor as an index", "index with an int", kind="data-dependent-value")
+            raise Unsupported("a tensor is used as an index", "index with an int", kind="data-dependent-value")
         return True
 
     def index(self, s: Session) -> int:

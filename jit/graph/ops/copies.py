@@ -68,7 +68,7 @@ def to(b: Builder, self: Node, *args: torch.dtype | bool | None, dtype: torch.dt
        device: torch.device | None = None, non_blocking: bool = False, copy: bool = False,
        memory_format: torch.memory_format | None = None, other: Node | Number | None = None) -> Node:
     if not all(a is None or isinstance(a, _TO) for a in args):
-        raise Unsupported("Tensor.to with an argument of another kind", kind="unknown-function")
+        raise Unsupported("Tensor.to() is given an argument of a kind that is not known", kind="unknown-function")
     dtype, other = next(of_kind(torch.dtype, args), dtype), next(of_kind(Node, args), other)
     device = next((a for a in of_kind((torch.device, str, int), args) if type(a) is not bool), device)
     memory_format = next(of_kind(torch.memory_format, args), memory_format)
@@ -167,7 +167,7 @@ def requires_grad_(t: Tracer, self: TensorHandle, requires_grad: bool = True) ->
     if self.base.input is not None or not self.is_leaf:
         if bool(requires_grad) == self.requires_grad:
             return self
-        raise Unsupported("requires_grad_ on an input", kind="autograd")
+        raise Unsupported("requires_grad_() is called on a tensor from outside", kind="autograd")
     t.set(self, "requires_grad", bool(requires_grad))
     t.made_leaves += (None,) * bool(requires_grad)
     return self
@@ -383,6 +383,6 @@ def scalar_tensor(b: Builder, s, *, dtype: torch.dtype | None = None, layout: to
                   device: torch.device | None = None, pin_memory: bool | None = None,
                   requires_grad: bool = False) -> Node:
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="autograd")
+        raise Unsupported("a tensor is made that requires grad", kind="autograd")
     dtype, device = dtype or torch.get_default_dtype(), resolve_device(device, torch.get_default_device())
     return creation.full(b, (), s, dtype=dtype, device=device)

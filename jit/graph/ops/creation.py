@@ -51,7 +51,7 @@ def _filled(value: float | int) -> Callable:
                device: torch.device | None = None, requires_grad: bool = False, pin_memory: bool | None = None,
                memory_format: torch.memory_format | None = None, names=None) -> Node:
         if requires_grad:
-            raise Unsupported("a new tensor that requires grad", kind="autograd")
+            raise Unsupported("a tensor is made that requires grad", kind="autograd")
         if layout not in (None, torch.strided):
             return NotImplemented
         shape = _size(size)
@@ -99,7 +99,7 @@ def full(b: Builder, size: tuple[IntExpr, ...], fill_value: int | Node, *, dtype
          layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
          pin_memory: bool | None = None) -> Node:
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="autograd")
+        raise Unsupported("a tensor is made that requires grad", kind="autograd")
     device = resolve_device(device, _default_device())
     fill_value = filling(b, fill_value, dtype or torch.get_default_dtype(), device)
     if isinstance(fill_value, Node):
@@ -125,7 +125,7 @@ def full_like(b: Builder, self: Node, fill_value: int | Node, *, dtype: torch.dt
               layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
               pin_memory: bool | None = None, memory_format: torch.memory_format | None = None) -> Node:
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="autograd")
+        raise Unsupported("a tensor is made that requires grad", kind="autograd")
     fill_value = filling(b, fill_value, dtype or self.dtype, resolve_device(device, self.device))
     if isinstance(fill_value, Node):
         return b.clone(b.expand(b.cast(fill_value, dtype or self.dtype), self.shape),
@@ -149,7 +149,7 @@ def _new(value: int) -> Callable:
                layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
                pin_memory: bool | None = None) -> Node:
         if requires_grad:
-            raise Unsupported("a new tensor that requires grad", kind="autograd")
+            raise Unsupported("a tensor is made that requires grad", kind="autograd")
         return b.full(_size(size), value, dtype or self.dtype, resolve_device(device, self.device))
 
     return expand
@@ -169,7 +169,7 @@ def new_full(b: Builder, self: Node, size: tuple[IntExpr, ...], fill_value: int,
              layout: torch.layout | None = None, device: torch.device | None = None, requires_grad: bool = False,
              pin_memory: bool | None = None) -> Node:
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="autograd")
+        raise Unsupported("a tensor is made that requires grad", kind="autograd")
     return full(b, size, fill_value, dtype=dtype or self.dtype, device=resolve_device(device, self.device))
 
 
@@ -206,7 +206,7 @@ def arange(b: Builder, start: float | IntExpr, end: IntExpr | None = None, step:
         start, end = 0, start
     values = (start, end, step)
     if not all(is_number(v) for v in values):
-        raise Unsupported("arange with tensors as bounds", "use ints", kind="data-dependent-shape")
+        raise Unsupported("arange() is given tensors as bounds", "use ints", kind="data-dependent-shape")
     device = resolve_device(device, _default_device())
     whole = all(isinstance(v, (int, Dim)) for v in values)
     if dtype is None:
@@ -289,7 +289,7 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
                            else b.clone(b.expand(b.scalar(data[0], kind, where), (1,)), (1,)))
     data = plain(data)
     if holds(TensorHandle, data):
-        raise Unsupported("torch.tensor of tensors", "use torch.stack", kind="data-dependent-value")
+        raise Unsupported("torch.tensor() is given tensors", "use torch.stack", kind="data-dependent-value")
     if type(data) is Dim:
         return t.fresh(b.full((), data, dtype or torch.int64, where))
     if holds(Dim, data):
@@ -305,7 +305,7 @@ def as_tensor(t: Tracer, data: float |  list | TensorHandle | tuple | IntExpr, *
             return t.fresh(b.full((), value.item(), value.dtype, where))
         handle = t.call_op("to", (handle, where), {})
     if requires_grad:
-        raise Unsupported("a new tensor that requires grad", kind="autograd")
+        raise Unsupported("a tensor is made that requires grad", kind="autograd")
     return handle
 
 

@@ -127,7 +127,7 @@ def matmul(b: Builder, self: Node, other: Node) -> Node:
         raise RuntimeError("both arguments to matmul need to be at least 1D, but they are " + f"{rx}D and {ry}D")
     _same_dtype(x.type, y.type)
     if x.device != y.device:
-        raise Unsupported("matmul over two devices", kind="device")
+        raise Unsupported("a product of tensors on two devices", kind="device")
     if rx == 1 and ry == 1:
         return b.aten("aten::dot", "", (x, y), dot(x.type, y.type))
     if rx == 2 and ry == 1:

@@ -122,7 +122,7 @@ class _Split:
 
     def at_slice(self, v: slice) -> None:
         if holds(TensorHandle, v):
-            raise Unsupported("a slice bound that is a tensor", "use an int", kind="data-dependent-shape")
+            raise Unsupported("a bound of a slice is a tensor", "use an int", kind="data-dependent-shape")
         if holds(float, v):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
         size, step = self.node.shape[self.dim], 1 if v.step is None else v.step
@@ -465,7 +465,7 @@ def index_put_(t: Tracer, self: TensorHandle, indices, values, accumulate: bool 
 @op("one_hot")
 def one_hot(b: Builder, self: Node, num_classes: int = -1) -> Node:
     if not is_number(num_classes) or num_classes == -1:
-        raise Unsupported("one_hot without num_classes", "give num_classes", kind="data-dependent-shape")
+        raise Unsupported("one_hot() is called without num_classes", "give num_classes", kind="data-dependent-shape")
     if self.dtype is not torch.int64 or num_classes <= 0:
         return NotImplemented
     classes = b.iota(num_classes, device=self.device)

@@ -100,7 +100,7 @@ def type_(t: Tracer, self: TensorHandle, dtype: torch.dtype | None = None, non_b
         named = _of_type(dtype)
         if named is not None and named.device.type == self.device.type:
             return t.call_op("to", (self,), {"dtype": named.dtype})
-        raise Unsupported("Tensor.type with a type name", "use Tensor.to", kind="tensor-attribute")
+        raise Unsupported("Tensor.type() is given the name of a type", "use Tensor.to", kind="tensor-attribute")
     example = torch.empty(0, dtype=self.dtype, device="cpu")
     prefix = "torch." if backend(self.device).host else f"torch.{self.device.type}."
     return prefix + example.type()[len("torch.") :]

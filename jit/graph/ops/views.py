@@ -273,7 +273,7 @@ def slice_(b: Builder, self: Node, dim: int = 0, start: int | None = None, end: 
 @op("narrow", alias=True)
 def narrow(b: Builder, self: Node, dim: int, start: int | Node, length: int) -> Node:
     if isinstance(start, Node):
-        raise Unsupported("narrow with a tensor as start", "use an int", kind="data-dependent-value")
+        raise Unsupported("narrow() is given a tensor as start", "use an int", kind="data-dependent-value")
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
     if not (-size <= start and start <= size):
@@ -354,7 +354,7 @@ def chunk(b: Builder, self: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]
 @op("tensor_split", alias=True)
 def tensor_split(b: Builder, self: Node, indices_or_sections, dim: int = 0) -> tuple:
     if isinstance(indices_or_sections, Node):
-        raise Unsupported("tensor_split by a tensor", "use a tuple of ints", kind="data-dependent-shape")
+        raise Unsupported("tensor_split() is given a tensor", "use a tuple of ints", kind="data-dependent-shape")
     d = normalize_dim(dim, self.type.rank)
     size = self.shape[d]
     if is_number(indices_or_sections):
@@ -448,7 +448,7 @@ def as_strided(t: Tracer, self: TensorHandle, size: tuple[IntExpr, ...], stride:
     if self.is_conj:
         raise Unsupported("as_strided on a lazy conjugate", "call resolve_conj() first", kind="overlapping-memory")
     if holds(TensorHandle, (size, stride, storage_offset)):
-        raise Unsupported("as_strided with tensors as sizes", "use ints", kind="data-dependent-shape")
+        raise Unsupported("as_strided() is given tensors as sizes", "use ints", kind="data-dependent-shape")
     _check_strided(tuple(map(hint, size)), tuple(map(hint, stride)),
                    None if storage_offset is None else hint(storage_offset))
     return strided(t, self, tuple(size), tuple(stride), storage_offset)
