@@ -7,8 +7,8 @@ import time
 import jit
 import pytest
 import torch
-from jit import observing
-from jit.report import figures, model, text
+from jit import observing, spelling
+from jit.report import model, text
 from torch import nn
 
 
@@ -89,6 +89,8 @@ def test_what_was_not_fused_and_why():
     count = len(steps_of(told))
     assert apart and all(a.why and 0 <= a.first < a.second < count for a in apart)
     assert any("order" in a.why or "reduce" in a.why for a in apart)
+    passed = jit.explain(lambda x: (lambda y: y.cos() / y.sort(1).values)(x.sin()))(torch.randn(64, 32))
+    assert [a.moved for region in passed.report.regions for plan in region.plans for a in plan.apart] == [64 * 32 * 4]
     fused = jit.explain(lambda x: (x * 2).exp() + 1)(torch.randn(64, 32))
     assert not [a for region in fused.report.regions for plan in region.plans for a in plan.apart]
 
@@ -318,7 +320,7 @@ def test_a_compiled_function_is_the_function_behind_it():
 
 @pytest.mark.parametrize("n, expected", [(1, "1 thing"), (2, "2 things")])
 def test_words(n, expected):
-    assert figures.counted(n, "thing") == expected
+    assert spelling.counted(n, "thing") == expected
     assert [text.ordinal(k) for k in (1, 2, 3, 4, 11, 12, 21, 102)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "102nd"]
 
