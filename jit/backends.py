@@ -45,8 +45,8 @@ def _loading(module: str) -> contextlib.AbstractContextManager:
 
 def compile_native(graph: Graph, examples: Sequence[torch.Tensor], gradient: Gradient | None = None) -> Plan:
     """Optimise, differentiate where ``gradient`` asks for it, schedule, generate and load kernels."""
-    # Late: the code generator, autodiff and the operators take as long to load as all the rest.
     with _loading("jit.second"):
+        # Late: the code generator, autodiff and the operators take as long to load as all the rest.
         from . import compiling, second
 
     unaligned = frozenset(i for i, t in enumerate(examples)

@@ -83,14 +83,34 @@ class Begun:
     options: dict[str, object]
 
 
+@dataclasses.dataclass
+class Followed:
+    """What was done for a capture, or for several.
+
+    Attributes:
+        phases: the seconds of each stage of compiling, without those of stages inside it.
+        codes: the code objects that were followed, each once, in order, and whether each was called from another one.
+        lines: code object -> the lines of it that were executed.
+    """
+
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)
+    codes: dict[types.CodeType, bool] = dataclasses.field(default_factory=dict)
+    lines: dict[types.CodeType, set[int]] = dataclasses.field(default_factory=dict)
+
+    def add(self, other: Followed) -> None:
+        for name, seconds in other.phases.items():
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
+        for code, is_called in other.codes.items():
+            self.codes[code] = self.codes.get(code, True) and is_called
+        for code, lines in other.lines.items():
+            self.lines.setdefault(code, set()).update(lines)
+
+
 class Observer:
     """What it was told.
 
     Attributes:
-        phases: the seconds of each stage of compiling, without those of stages inside it.
-        followed: the code objects that were followed, each once, in order, and whether each was called from another
-            one.
-        lines: code object -> the lines of it that were executed.
+        now: what was done since the last capture has ended.
         captured: each ``frame.capture.Captured``, and the options of the function that was compiled.
         begun: each captured graph, of which a compilation has begun, as it was then, where inputs are described.
         plans: graph as captured -> what it was compiled to.
@@ -101,15 +121,28 @@ class Observer:
         self.describe = describe
         self.begun: dict[Any, Begun] = {}
         self.errors: list[BaseException] = []
-        self.phases: dict[str, float] = {}
-        self.lines: dict[types.CodeType, set[int]] = {}
+        self.now = Followed()
         self.captured: list[tuple[Any, Any]] = []
+        self._done: list[Followed] = []  # for each of these
         self.plans: dict[Any, Any] = {}
-        self.followed: dict[types.CodeType, bool] = {}
         self._inside: list[float] = []  # for each stage that is under way, the seconds of those inside it
 
     def follows(self, code: types.CodeType, is_called: bool) -> None:
-        self.followed[code] = self.followed.get(code, True) and is_called
+        self.now.codes[code] = self.now.codes.get(code, True) and is_called
+
+    def ends(self, captured: Any, settings: Any) -> None:
+        """A capture is an entry now."""
+        self.captured.append((captured, settings))
+        self._done.append(self.now)
+        self.now = Followed()
+
+    def done_for(self, captured: Sequence[Any]) -> Followed:
+        """What was done for these captures; for all of them, with what has ended without one."""
+        wanted, found = {id(c) for c in captured}, Followed()
+        parts = [part for (c, _), part in zip(self.captured, self._done) if id(c) in wanted]
+        for part in [*parts, *([self.now] if len(parts) == len(self._done) else [])]:
+            found.add(part)
+        return found
 
     def begins(self, graph: Any, tensors: Sequence[Any], gradient: Any) -> None:
         """A graph is about to be compiled for these inputs."""
@@ -119,7 +152,7 @@ class Observer:
 
     def reading(self, code: types.CodeType, instructions: Sequence[Any]) -> Any:
         """The instructions of a code object, of which each that is read counts as executed."""
-        return _Read(self.lines.setdefault(code, set()), instructions)
+        return _Read(self.now.lines.setdefault(code, set()), instructions)
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -130,7 +163,7 @@ class Observer:
             yield
         finally:
             took, inside = time.perf_counter() - begin, self._inside.pop()
-            self.phases[name] = self.phases.get(name, 0.0) + took - inside
+            self.now.phases[name] = self.now.phases.get(name, 0.0) + took - inside
             if self._inside:
                 self._inside[-1] += took
 

@@ -31,6 +31,7 @@ from .graph.recording import Gradient
 from .graph.writing import PackedGraph
 from .plans import Plan, without_autocast
 from .runtime import names
+from .runtime.naming import Naming
 from .runtime.packed import Packed
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class _Second:
 
 
 @names.rule(_Second)
-def _name_of_second(naming: names.Naming, second: _Second) -> names.Name:
+def _name_of_second(naming: Naming, second: _Second) -> names.Name:
     return names.Postponed(names.calling(_Second, *map(naming.data, (
         *second.parts, second.changed, second.int_symbols, second.unaligned, second.saved_unaligned))))
 

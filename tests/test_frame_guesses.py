@@ -173,3 +173,18 @@ def test_a_zero_that_gets_a_sign():
     for value in (0.0, 0.0, -0.0, 0.0):
         at.fill_(value)
         assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), -1.0 if str(value) == "-0.0" else 1.0))
+
+
+def test_a_guess_that_did_not_hold_is_told():
+    said = []
+    jit.logs.channel("recompiles").listener = said.append
+    try:
+        compiled = jit.compile(lambda x, n: x * (2 if n > 3 else 5))
+        for n in (1, 2, 7):
+            compiled(torch.ones(2), torch.tensor(n))
+        compiled(torch.ones(2), torch.tensor(1))
+    finally:
+        jit.logs.channel("recompiles").listener = None
+    line = compiled.__wrapped__.__code__.co_firstlineno
+    assert len(said) == 1 and f"{__file__}:{line}, which was taken to stay the same: expected False, found True" in said[0]
+    assert "torch.where" in said[0]

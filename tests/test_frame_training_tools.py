@@ -173,6 +173,54 @@ def test_checkpointed_layers_have_eager_gradients(place):
             torch.testing.assert_close(got, want)
 
 
+def test_a_checkpoint_copies_none_of_what_it_reads():
+    layers = [torch.randn(16, 16, requires_grad=True) for _ in range(3)]
+
+    def program(x):
+        for w in layers:  # read as arguments, and by a closure
+            x = checkpoint(lambda x, w: (x @ w).sort(-1).values * w[0], x, w, use_reentrant=False)
+            x = checkpoint(lambda x: (x @ w).sort(-1).values, x, use_reentrant=False)
+        return x.sum()
+
+    (region,) = jit.explain(program)(torch.randn(8, 16, requires_grad=True)).report.regions
+    kept = [name for plan in region.plans for name, *_ in plan.memory.returned]
+    assert len(region.plans) == 2 and kept and "clone" not in kept, kept
+
+
+def in_a_checkpoint(x, w):
+    return checkpoint(lambda x, w: (x @ w).sigmoid(), x, w, use_reentrant=False)
+
+
+@pytest.mark.parametrize("written", ["nothing", "x", "w", "y"])
+@pytest.mark.parametrize("around", [False, True])
+def test_writing_to_what_a_checkpoint_was_given_is_refused_as_in_eager(written, around):
+    """Eager keeps the arguments, and of the results nothing. ``around``: the input is read outside too."""
+    def program(x, w):
+        return in_a_checkpoint(x, w) + (x + 1 if around else 0)
+
+    def run(fn):
+        tensors = {"x": X.clone().requires_grad_(), "w": torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()}
+        tensors["y"] = fn(tensors["x"], tensors["w"])
+        with torch.no_grad():
+            if written in tensors:
+                tensors[written].mul_(2)
+        try:
+            tensors["y"].sum().backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+        return tensors["x"].grad, tensors["w"].grad
+
+    compiled = jit.compile(program, fullgraph=True)
+    for _ in range(2):
+        got, want = run(compiled), run(program)
+        assert type(got) is type(want), (got, want)
+        torch.testing.assert_close(got, want) if written in ("nothing", "y") else assert_same_error(got, want)
+
+
+def assert_same_error(got, want):
+    assert got == want and "modified by an inplace operation" in got
+
+
 def test_a_checkpoint_that_cannot_be_captured_runs_again_in_the_backward():
     """With a reentrant checkpoint, eager's, the region is run twice: once for its results and once for the backward."""
 

@@ -20,7 +20,8 @@ import jit
 from jit.frame import dispatch
 from jit.graph.dims import Sym
 from jit.runtime import held, names, native
-from jit.runtime.names import Importable, Made, Naming, Unbound, Unnameable, Value, bind, name_of
+from jit.runtime.naming import Naming, name_of
+from jit.runtime.names import Importable, Made, Unbound, Unnameable, Value, bind
 
 VALUES = [
     None, True, 0, -5, 2**70, 1.5, -0.0, math.inf, 2 - 3j, "text", b"bytes", ..., NotImplemented, (), (1, ("a", None)),
@@ -37,7 +38,7 @@ OBJECTS = [
     named_programs.Kind.DOUBLED, named_programs.Block, named_programs.Block.forward, named_programs.SETTINGS,
     named_programs.Model.forward.__code__, named_programs.closures.__code__.co_consts[1], torch.default_generator,
     nn.Module.__call__, functools.reduce, vars(named_programs.Cube)["forward"], named_programs.Cube.forward,
-    names.name_of, vars(names.Naming)["__dict__"], vars(names.Naming)["__weakref__"], vars(nn.Module)["__dict__"],
+    name_of, vars(Naming)["__dict__"], vars(Naming)["__weakref__"], vars(nn.Module)["__dict__"],
     fractions.Fraction.numerator.fget, type(named_programs.remembered.cache_info()),
 ]  # fmt: skip
 EQUAL = [
@@ -100,7 +101,7 @@ def test_a_name_that_leads_to_nothing():
 def test_a_name_is_tried_out():
     """A function that is not what its module has under its name, and one that a decorator has replaced."""
     moved = types.FunctionType((lambda: 0).__code__, globals(), "name_of")
-    moved.__qualname__, moved.__module__ = "name_of", "jit.runtime.names"
+    moved.__qualname__, moved.__module__ = "name_of", "jit.runtime.naming"
     assert type(name_of(moved)) is Unnameable
     assert bind(name_of(named_programs.pointwise)) is named_programs.pointwise
 
@@ -168,7 +169,7 @@ for program, rows in entries:
         given["self"] = dispatcher.__self__
     for what, name, text in rows:
         found = names.bind(name, given)
-        naming = names.Naming(given)
+        naming = Naming(given)
         assert not isinstance(found, native().Weak) or found() is not None, what
         if text is not None:
             shown = [t.tolist() for t in found(*[a for a in calls[0]])]

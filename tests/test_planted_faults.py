@@ -37,7 +37,7 @@ SEEN = {
     "03_operator_without_fake": Seen("planted.doubled, an operator that is not PyTorch's own, has no fake kernel",
                                      ("torch.library.register_fake",), BREAKS),
     "04_break_in_library": Seen("json/encoder.py:", ("called from", "outside the compiled function"), BREAKS),
-    "05_break_in_each_round": Seen("the clock is read", ("measure time outside the compiled function",), BREAKS),
+    "05_break_in_each_round": Seen("the program sleeps", ("sleep before or after the compiled function",), BREAKS),
     "06_changing_float": Seen("rate: expected 1.0, found 0.9", ("nothing needs to be done: rate is a number",), AGAIN),
     "07_changing_text": Seen("name: expected 'step 0', found 'step 1'", ("keep the values of name few",), AGAIN),
     "08_growing_list": Seen("the length of this list is different at every call", ("pass what is needed of it",),

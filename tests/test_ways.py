@@ -30,6 +30,18 @@ def same(compiled, fn, *arguments):
     torch.testing.assert_close(compiled(*arguments), fn(*arguments), equal_nan=True)
 
 
+def test_what_is_learned_of_a_branch_is_told():
+    said, compiled, x = [], jit.compile(validated), torch.arange(5.0)
+    jit.logs.channel("recompiles").listener = said.append
+    try:
+        for _ in range(CALLS + 2):
+            compiled(x, torch.tensor(1e6))
+    finally:
+        jit.logs.channel("recompiles").listener = None
+    line = validated.__code__.co_firstlineno + 2
+    assert any(f"the branch at {__file__}:{line} has gone one way at all of {CALLS} calls" in text for text in said), said
+
+
 def test_a_branch_that_always_goes_one_way_is_no_break():
     compiled, x = jit.compile(validated), torch.arange(5.0)
     for _ in range(CALLS + 1):

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..runtime.names import Given, Name, Naming, Value, calling, rule
+from ..runtime.naming import Naming
+from ..runtime.names import Given, Name, Value, calling, rule
 from .states.function_state import unasked
 from .watching import Watching
 
@@ -68,10 +69,19 @@ class Doubt(Watching):
             self.last = entry.hits
             often = self.failures >= _PATIENCE and 4 * self.failures > entry.hits
             if (often or self.row >= _IN_A_ROW) and missed.may_take_back():
+                missed.takes_back(self.differed(), "nothing needs to be done: this is told once")
                 for ways in self.learned:
                     ways.forget()
                 missed.assuming &= bool(self.learned)
                 dispatcher.remove_entry(entry)
+
+
+    def differed(self) -> str:
+        """What has not held."""
+        if not self.learned:
+            return "a check that raises or warns where it fails was taken to pass, and failed at several calls"
+        file, _, _, line = self.learned[0].place[:4]
+        return f"the branch at {file}:{line} was taken to go one way, and went the other at several calls"
 
 
 def doubt_of(settings: Settings, places: tuple[tuple, ...]) -> Doubt:

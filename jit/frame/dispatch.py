@@ -20,6 +20,7 @@ from ..errors import PassError, RecompileError, Unsupported
 from ..runtime import cures
 from ..runtime import guards as native_guards
 from ..runtime import names, native
+from ..runtime.naming import Naming
 from ..runtime.numbers import unpack
 from . import background, stance, stored, titles, traced_lines, trial
 from .capture import Captured, capture
@@ -169,7 +170,7 @@ class Settings:
 
 
 @names.rule("jit.runtime.native.Region")
-def _name_of_region(naming: names.Naming, region: object) -> names.Name:
+def _name_of_region(naming: Naming, region: object) -> names.Name:
     settings = naming.given.get("settings")
     if settings is not None and region in settings.regions:
         return names.calling(Settings.region, names.Given("settings"))
@@ -282,6 +283,7 @@ class Missed:
         self.failures = 0
         self.assuming = True
         self.retired = None  # an entry that is to be captured again, while it was not yet (ways.py)
+        self.taken_back: tuple[str, str] | None = None  # why the last entry was, and what to write to avoid it
         self.again: list[Again] = []  # why it was compiled again, the last times
         self.waiting = background.Waiting()
 
@@ -421,6 +423,10 @@ class Missed:
         """Whether an entry may be taken back, so that the next call captures it again."""
         return stance.now() == "default" and not self.settings.option("error_on_recompile")
 
+    def takes_back(self, why: str, cure: str) -> None:
+        """An entry goes, so that the next call is captured: what that will be said to be for."""
+        self.taken_back = why, cure
+
     def not_now(self, dispatcher, values: tuple[object, ...]) -> None:
         """Nothing is compiled in the present stance (see ``stance.py``)."""
         if stance.now() == "fail_on_recompile":
@@ -498,7 +504,7 @@ class Missed:
         if self.settings.on_capture is not None:
             self.settings.on_capture(captured)
         if observer is not None:
-            observer.captured.append((captured, self.settings))
+            observer.ends(captured, self.settings)
         return entry
 
     def may_be_slower(self, captured: Captured, target: Callable | None) -> bool:
@@ -523,15 +529,18 @@ class Missed:
                      what: str = "is compiled again") -> None:
         """Note, and log, what differs in a call from the entries that there are: it gets its ``number``-th."""
         why = differences(entries, values)
+        taken_back, self.taken_back = self.taken_back, None
         nearest = max((k for k, entry in enumerate(entries) if entry in competing or not competing),
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
         cure = cures.cure([entry.guards for entry in entries], nearest, values,
                           self.settings.dynamic is not False) if entries else ""
+        if taken_back is not None:
+            why, nearest, cure = [*why, taken_back[0]], len(why), taken_back[1]
         again = Again(number, why[nearest] if why else "not known", cure)
         self.again = [*self.again, again][-_MOST_AGAIN:]
         if recompiles_log:
             code = self.code_shown(fn)
-            lines = "\n".join(f"  entry {i}: {text}" for i, text in enumerate(why))
+            lines = "\n".join(f"  entry {i}: {text}" if i < len(entries) else f"  {text}" for i, text in enumerate(why))
             recompiles_log(f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) {what}:\n{lines}"
                            + (f"\n  to avoid it: {cure}" if cure else ""))
 

@@ -20,7 +20,9 @@ from ..graph import constants
 from ..graph.interpret import compile_python
 from ..graph.ir import Graph, Output
 from ..runtime import native
-from ..runtime.names import Given, Name, Naming, calling, rule
+from ..runtime.naming import Naming
+from ..runtime.names import Given, Name, calling, rule
+from .decode import decode
 from .watching import Watching
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class Check(Watching):
     def __init__(self, compute: Callable, values: tuple[torch.Tensor, ...], sites: tuple, unsteady: set) -> None:
         self.compute, self.values, self.sites, self.unsteady = compute, values, sites, unsteady
         self.sources: list[Source] = []
-        self.dispatcher = None
+        self.missed, self.dispatcher = None, None
         # What small inputs held when all was right: as long as they do, nothing has to be computed.
         self.held: list[torch.Tensor] | None = None
 
@@ -108,22 +110,34 @@ class Check(Watching):
     def holds(self, *tensors: torch.Tensor) -> bool:
         if self.held is not None and all(torch.equal(_bits(t), bits) for t, bits in zip(tensors, self.held)):
             return True
+        found: tuple[torch.Tensor, ...] = ()
         try:
             with torch.no_grad():
-                if all(map(torch.equal, self.compute(*tensors), self.values)):
+                found = self.compute(*tensors)
+                if all(map(torch.equal, found, self.values)):
                     if all(map(_is_small, tensors)):
                         self.held = [_bits(t).clone() for t in tensors]
                     return True
         except REFUSALS:  # other values may be refused, or have other shapes
             pass
         self.unsteady.update(self.sites)
-        dispatcher = self.dispatcher and self.dispatcher()
-        if dispatcher is not None:
+        missed, dispatcher = self.missed and self.missed(), self.dispatcher and self.dispatcher()
+        if missed is not None and dispatcher is not None:
+            missed.takes_back(self.differed(found), "compute with the tensor in its place, as torch.where, torch.clamp "
+                              "and torch.minimum do, or keep the value as a number of Python")
             dispatcher.clear()
         return False
 
+    def differed(self, found: tuple[torch.Tensor, ...]) -> str:
+        """Which guess did not hold, and where it was made. ``found``: what is computed now; () if that raises."""
+        k = next((k for k, (a, b) in enumerate(zip(found, self.values)) if not torch.equal(a, b)), 0)
+        code, index = self.sites[k]
+        line = decode(code).instructions[index].line
+        text = f"Python reads a tensor's value at {code.co_filename}:{line}, which was taken to stay the same"
+        return f"{text}: expected {self.values[k].tolist()}, found {found[k].tolist()}" if found else text
+
     def watch(self, missed, dispatcher, entry) -> None:
-        self.dispatcher = weakref.ref(dispatcher)
+        self.missed, self.dispatcher = weakref.ref(missed), weakref.ref(dispatcher)
 
 
 def check_of(compute: Callable, values: tuple, sites: tuple, settings: Settings) -> Check:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import turns
-from ..runtime.names import Binding, Name, Naming, Unbound, bind
+from ..runtime.naming import Naming
+from ..runtime.names import Binding, Name, Unbound, bind
 
 if TYPE_CHECKING:
     from .dispatch import Missed

@@ -19,7 +19,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ..runtime.names import Name, Naming, Unnameable, Value, calling, rule
+from ..runtime.naming import Naming
+from ..runtime.names import Name, Unnameable, Value, calling, rule
 from . import encode as _encode
 from .canonical import JUMP, OPS, STOP, Instr
 from .decode import decode

@@ -23,7 +23,8 @@ from ..graph.memory import flat_memory, gradient_of
 from ..runtime import native
 from ..runtime.array_memory import memory_of
 from ..runtime.holding import behind, holding, lightly
-from ..runtime.names import Importable, Made, Name, Naming, Value, calling, rule
+from ..runtime.naming import Naming
+from ..runtime.names import Importable, Made, Name, Value, calling, rule
 
 if TYPE_CHECKING:
     from .emit import Emitter

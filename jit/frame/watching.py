@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 class Watching:
-    """Base class of objects that the rewritten function of an entry calls, and that may take the entry back."""
+    """Base class of objects that the rewritten function of an entry calls, and that may take the entry back.
+
+    Whoever does so says why with ``Missed.takes_back``, before: the message of the next compilation tells it.
+    """
 
     def watch(self, missed: Missed, dispatcher: Any, entry: Any) -> None:
         """``entry`` is the one, and it is kept by ``dispatcher``, whose ``on_miss`` is ``missed``. They are not to be

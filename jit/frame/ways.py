@@ -12,7 +12,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from ..runtime.names import Given, Name, Naming, Value, calling, rule
+from ..runtime.naming import Naming
+from ..runtime.names import Given, Name, Value, calling, rule
 from .watching import Watching
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ class Learner(Watching):
             return
         for entry in dispatcher.entries:
             if getattr(entry, "learner", None) is self:
+                file, _, _, line = self.ways.place[:4]
+                missed.takes_back(f"the branch at {file}:{line} has gone one way at all of {CALLS} calls: what is "
+                                  "compiled now goes on along it", "nothing needs to be done")
                 missed.retired = entry
                 dispatcher.remove_entry(entry)
 

@@ -312,7 +312,8 @@ def gradient(tracer: Tracer, outputs: list[TensorHandle]) -> Gradient | None:
     # What is saved in place of a leaf may be too far on for a second derivative, and such a graph can not be run again
     # for more.
     runs_once = any(h.base.mutated for h in tracer.inputs) and not all(n.repeatable for n in tracer.builder.nodes)
-    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile
+    again = saved_tensors.read_again(tracer)
+    fragile = tuple(i for i, h in enumerate(tracer.inputs) if h.base.fragile and h.base.input not in again
                     and not (runs_once and h.is_leaf and h.requires_grad))
     several = tuple(i for i in views if restriction(outputs[i].chain) == "several"
                     and not _is_written_back(outputs[i].base))

@@ -24,7 +24,7 @@ from jit.errors import NeedsEager
 from jit.graph import probe
 from jit.graph.dims import Dim, hint
 from jit.graph.gradient_paths import carrying, leaves, passed
-from jit.graph.handles import NamedResult, TensorHandle
+from jit.graph.handles import NamedResult, TensorHandle, next_number
 from jit.graph.layout import equal_ints
 from jit.graph.nested import key, of_kind, replaced
 from jit.graph.op_info import op_info
@@ -88,6 +88,42 @@ def _note_kept_inputs(tracer: Tracer, event: Event) -> None:
         for key, base in bases.items():
             if effects is None or key in effects[0]:
                 tracer.set(base, "fragile", False)
+
+
+def note_checkpoint(tracer: Tracer, given: Sequence[TensorHandle], made: Sequence[TensorHandle]) -> None:
+    """A checkpointed call is over: eager keeps the tensors that it was given as arguments, and nothing of what it has
+    computed. What it reads besides is read as it is when the backward computes it again."""
+    if tracer.grad_enabled and any(h.requires_grad for h in made):
+        args, _, read = described([list(given)], {})
+        tracer.events.append(Event(_kept, args, {}, read, tuple((h.base, h.base.node) for h in made), (), False, True,
+                                   None, (next_number(),)))
+        _note_kept_inputs(tracer, tracer.events[-1])
+
+
+def read_again(tracer: Tracer) -> set[Node]:
+    """What nothing but checkpointed calls reads."""
+    inside: set[Node] = set()
+    outside: set[Node] = set()
+    for n in tracer.builder.nodes:
+        (inside if n.loc is not None and n.loc.region else outside).update(n.inputs)
+    return inside - outside
+
+
+def _kept(given: list[torch.Tensor]) -> torch.Tensor:
+    return _Kept.apply(torch.zeros((), requires_grad=True), *given)
+
+
+class _Kept(torch.autograd.Function):
+    """Keeps what it is given."""
+
+    @staticmethod
+    def forward(ctx, first: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*given)
+        return first.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple:
+        return gradient, *[None] * len(ctx.saved_tensors)
 
 
 _known: dict = {}  # what a call is -> its effects by position

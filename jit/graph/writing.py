@@ -14,7 +14,8 @@ from jit.graph.dims import Dim, Larger, Quotient, Remainder, Smaller, Symbol, sy
 from jit.graph.ir import Graph, Loc, Node, Output, Ref, TensorType
 from jit.graph.nested import holds, of_kind
 from jit.graph.shape_env import Predicate, ShapeEnv
-from jit.runtime.names import Name, Naming, Unnameable, Value, calling, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Unnameable, Value, calling, rule
 from jit.runtime.packed import Packed, by_value
 
 

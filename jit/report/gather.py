@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..frame.breaks import BreakReason
     from ..frame.capture import Captured
     from ..graph.ir import Graph
-    from ..observing import Observer
+    from ..observing import Followed, Observer
     from ..plans import Plan
 
 
@@ -50,9 +50,10 @@ def report(title: str, captured: Sequence[Captured], observer: Observer,
         used.append(plan)
     kinds = {step.device for r in regions for p in r.plans for step in p.steps}
     place = _place(code) if code is not None else regions[0].place if regions else None
-    sources = _sources(captured, used, observer, place)
+    done = observer.done_for(captured)
+    sources = _sources(captured, used, done, place)
     return model.Report(title, place, tuple(regions), tuple(sources), tuple(recompiles),
-                        _phases(observer), versions(),
+                        _phases(done), versions(),
                         "; ".join(dict.fromkeys(map(_figures_of, sorted(kinds)))), entries=tuple(entries))
 
 
@@ -124,9 +125,9 @@ def _memory(d: Described, returned: int | None) -> model.Memory:
                         d.live, d.returned)
 
 
-def _phases(observer: Observer) -> tuple[tuple[str, float], ...]:
+def _phases(done: Followed) -> tuple[tuple[str, float], ...]:
     found: dict[str, float] = {}
-    for name, seconds in observer.phases.items():
+    for name, seconds in done.phases.items():
         name = logs.group_of(name)
         found[name] = found.get(name, 0.0) + seconds
     return tuple(sorted(found.items(), key=lambda row: -row[1]))
@@ -146,7 +147,7 @@ def versions() -> str:
 # -- source -----------------------------------------------------------------------------------------------------------
 
 
-def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observer: Observer,
+def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], done: Followed,
              own: Place | None) -> list[model.Source]:
     """The functions that were followed, those of libraries last. ``own``: what is reported."""
     operations: dict[tuple[str, int], int] = {}
@@ -167,10 +168,10 @@ def _sources(captured: Sequence[Captured], plans: Sequence[Plan | None], observe
                 breaks.setdefault(place, []).append(b)
     # A function that goes on behind a break has code of its own, with the lines of the whole.
     lines: dict[tuple[str, int, str], set[int]] = {}
-    for code, executed in observer.lines.items():
+    for code, executed in done.lines.items():
         lines.setdefault((code.co_filename, code.co_firstlineno, code.co_qualname), set()).update(executed)
     found, seen = [], set()
-    for code, inlined in observer.followed.items():
+    for code, inlined in done.codes.items():
         if (code.co_filename, code.co_firstlineno, code.co_qualname) in seen:
             continue
         seen.add((code.co_filename, code.co_firstlineno, code.co_qualname))

@@ -22,7 +22,7 @@ def render(report: model.Report, width: int | None = None, everything: bool = Fa
     the functions of PyTorch's own that were followed, too."""
     width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, 140))
     lines = [*_summary(report, width), *_sources(report, width, everything), *_breaks(report, width)]
-    for k, region in enumerate(report.regions):
+    for k, region in enumerate(region for region in report.regions if region.plans):
         for plan in region.plans:
             lines += _plan(k, region, plan, width, everything)
     lines += [*_guards(report, width, everything), *_entries(report, width),

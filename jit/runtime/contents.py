@@ -21,7 +21,7 @@ from typing import Any, Callable
 
 import torch
 
-from jit.runtime import names
+from jit.runtime import names, naming
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that is not built into the interpreter
 _OF_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -93,7 +93,7 @@ def contents(obj: Any) -> bytes | None:
         raise Untold(f"{cls.__module__}.{cls.__qualname__}: {error}") from None
 
 
-class Naming(names.Naming):
+class Naming(naming.Naming):
     """Names that lead to objects with the same contents."""
 
     def found(self, obj: object) -> names.Name:

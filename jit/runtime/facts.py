@@ -22,7 +22,8 @@ from jit import telling
 from jit.runtime import guards
 from jit.runtime.guards import in_users_terms, short
 from jit.runtime.holding import behind, lightly, loosely
-from jit.runtime.names import Name, Naming, Unnameable, Value, calling
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Unnameable, Value, calling
 
 NOWHERE = type("Nowhere", (), {"__slots__": ()})()  # no object of a program is this one: what is not it is there
 

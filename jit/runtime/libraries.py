@@ -20,7 +20,8 @@ import torch  # loads the OpenMP runtime that kernels must use
 from jit.errors import CompileError
 from jit.runtime import cache
 from jit.runtime.extension import native
-from jit.runtime.names import Name, Naming, Unbound, Value, calling, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Unbound, Value, calling, rule
 
 
 def cpu_facts() -> dict[str, str]:

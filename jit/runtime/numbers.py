@@ -24,7 +24,8 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 from jit.runtime import native
-from jit.runtime.names import Name, Naming, calling, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, calling, rule
 
 
 def load_numbers(n_arguments: int, rows: Iterable[tuple], results: Iterable[tuple]) -> Callable[..., bytes | None]:

@@ -16,7 +16,8 @@ import zlib
 from typing import Any
 
 from jit import turns
-from jit.runtime.names import Name, Naming, Value, calling, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Value, calling, rule
 from jit.runtime.steps import fields_of
 
 _PLAIN = {type(None), bool, int, float, complex, str, tuple}

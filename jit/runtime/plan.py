@@ -33,7 +33,8 @@ from typing import Any, Callable
 
 from jit import logs
 from jit.runtime.extension import native
-from jit.runtime.names import Name, Naming, Value, calling, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Value, calling, rule
 from jit.runtime.packed import Packed, by_value
 from jit.runtime.steps import RECORDS, Step, tensors
 

@@ -22,7 +22,8 @@ from jit import turns
 from jit.runtime import guards
 from jit.runtime.facts import Fact
 from jit.runtime.holding import behind
-from jit.runtime.names import Binding, Importable, Name, Naming, Unbound, Unnameable, Value, bind, calling
+from jit.runtime.naming import Naming
+from jit.runtime.names import Binding, Importable, Name, Unbound, Unnameable, Value, bind, calling
 
 _ONE_OF_A_KIND = (type(None), bool, type(Ellipsis), type(NotImplemented))
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jit.runtime import native
-from jit.runtime.names import Name, Naming, Unnameable, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Unnameable, rule
 
 LOOP, SCAN, BRANCH = "jit::run_loop", "jit::run_scan", "jit::run_branch"
 

@@ -20,7 +20,8 @@ import torch
 from jit import torch_private
 from jit.runtime.direct import direct_call
 from jit.runtime.holding import behind
-from jit.runtime.names import Name, Naming, Unnameable, rule
+from jit.runtime.naming import Naming
+from jit.runtime.names import Name, Unnameable, rule
 from jit.runtime.result_numbers import as_tensor
 
 OPERATOR = "jit::run_kernel"

@@ -20,6 +20,7 @@ import torch
 
 from ...errors import Unsupported
 from ...runtime import facts, names, native
+from ...runtime.naming import Naming
 from .. import source as src
 from ..assumptions import Reconsider
 from ..decode import decode
@@ -55,7 +56,7 @@ class Repeated:
 
 
 @names.rule(Repeated)
-def _name_of_repeated(naming: names.Naming, call: Repeated) -> names.Name:
+def _name_of_repeated(naming: Naming, call: Repeated) -> names.Name:
     return names.calling(first_call, naming.name(call.function))
 
 

@@ -13,6 +13,7 @@ from ... import config, torch_private
 from ...errors import Unsupported
 from ...graph.handles import replay, view_path
 from ...graph.ir import same_ints
+from ...graph.saved_tensors import note_checkpoint
 from ...runtime import facts
 from .. import source as src
 from ..assumptions import assume
@@ -23,6 +24,7 @@ from ..values import first_reads
 from ..values.base import Raised
 from ..values.constant import Constant
 from ..values.containers import TupleValue
+from ..values.deferred import tensors_in
 from ..values.items import item
 from ..values.lifting import lift
 from ..values.tensor import GradNode, TensorValue
@@ -119,7 +121,10 @@ def checkpointed(s: Session, args: list[Value], kwargs: dict[str, Value]):
         raise Unsupported("torch.utils.checkpoint.checkpoint() is reentrant, or has a context_fn",
                           kind="autograd", hint="pass use_reentrant=False")
     with s.recording.new_region():
-        return args[0].call(s, list(args[1:]), kwargs)
+        result = args[0].call(s, list(args[1:]), kwargs)
+    note_checkpoint(s.tracer, [v.handle(s) for v in args[1:] if v.is_tensor],
+                    [v.handle(s) for v in tensors_in(s, [result])])
+    return result
 
 
 @on_function(torch_private.assert_)
