@@ -41,7 +41,8 @@ KINDS = {
                                     "have both ways set the same variables to tensors of the same types, or use "
                                     "torch.where", plain=True),
     "data-dependent-value": Reason("Python reads the values of a tensor.",
-                                   "keep the computation in tensors, or do this outside the compiled function",
+                                   "keep the computation in tensors (torch.where chooses between two), or return the "
+                                   "tensor and do this outside the compiled function",
                                    plain=True),
     "data-dependent-shape": Reason("The size of a result depends on the values of a tensor.",
                                    "use a form whose size is known, or keep it outside the compiled function",

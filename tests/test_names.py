@@ -156,6 +156,7 @@ import torch
 import named_programs, jit
 from jit.frame.dispatch import Settings, make_dispatcher
 from jit.runtime import names, native
+from jit.runtime.naming import Naming
 torch.set_num_threads(2)
 with open(sys.argv[1], "rb") as f:
     entries = pickle.load(f)

@@ -3,15 +3,12 @@ line and the cure, and nothing of it is seen any more where the cure is applied 
 an argument). The line that has to be named is marked ``here`` in the program."""
 
 import ast
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from program_server import Server
 
 FOLDER = Path(__file__).resolve().parent / "planted"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
@@ -72,7 +69,7 @@ SEEN = {
     "31_misspelt_mode": Seen("mode='reduce_overhead'", ("did you mean 'reduce-overhead'?",)),
     "32_unknown_option": Seen("no option 'cache_limits'", ("did you mean 'cache_limit'?",)),
     "33_unknown_backend": Seen("backend='inductor'", ("without backend= kernels of ours are made",)),
-    "34_fullgraph_break": Seen("Unsupported: the clock is read", ("measure time outside the compiled function",)),
+    "34_fullgraph_break": Seen("Unsupported: the program sleeps", ("sleep before or after the compiled function",)),
     "35_no_compiler": Seen("no C++ compiler: 'g++' is not on PATH", ("install g++ 11 or newer",)),
     "36_broken_compiler": Seen("the variable CXX is '/bin/false'", ("unset it",)),
     "37_unwritable_cache": Seen("the cache folder /proc/jit cannot be used", ("Set JIT_CACHE_DIR",
@@ -94,34 +91,25 @@ NO_LINE = ("23_other_random_numbers", "24_half_rounding", "45_damaged_cache")  #
 class Servers:
     """The processes that run the programs, started when they are needed."""
 
-    def __init__(self, out):
-        self.out, self.running = out, {}
+    def __init__(self, folder):
+        self.folder, self.running = folder, {}
 
     def run(self, program, *arguments, logs=""):
         """What is seen of a program, and its exit status."""
         kind = () if "E402" in program.read_text() else ("jit",)
         if kind not in self.running:
-            env = {k: v for k, v in os.environ.items() if not k.startswith("JIT_") or k == "JIT_CACHE_DIR"}
-            env |= {"JIT_ENTRY_CACHE": "0", "JIT_EAGER_WHERE_FASTER": "0", "PYTHONPATH": str(FOLDER.parent.parent)}
-            self.running[kind] = subprocess.Popen([sys.executable, FOLDER.parent / "planted_server.py", *kind], env=env,
-                                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            assert self.running[kind].stdout.readline() == "ready\n"
-        server = self.running[kind]
-        order = {"argv": [str(program), *arguments], "logs": logs, "out": str(self.out), "seconds": 120}
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        status = int(server.stdout.readline())
-        return self.out.read_text(), status
+            self.running[kind] = Server(self.folder, *kind)
+        done = self.running[kind].run(program, *arguments, logs=logs, together=True, seconds=120)
+        return done.stdout, done.returncode
 
     def stop(self):
         for server in self.running.values():
-            server.stdin.close()
-            server.wait()
+            server.stop()
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    made = Servers(tmp_path_factory.mktemp("planted") / "seen.txt")
+    made = Servers(tmp_path_factory.mktemp("planted"))
     yield made
     made.stop()
 

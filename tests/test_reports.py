@@ -206,6 +206,10 @@ def change_config(compiled):
 AGAIN = {
     "size": (lambda x: x * 2, lambda f: (f(torch.ones(3, 2)), f(torch.ones(4, 2))), "size of dim 0",
              "mark_dynamic(x, 0)"),
+    "size 1": (lambda x: x * 2, lambda f: (f(torch.ones(1, 2)), f(torch.ones(4, 2))), "size of dim 0",
+               "nothing needs to be done: sizes of 0 and 1"),
+    "number": (lambda x, n: x * n, lambda f: (f(torch.ones(3), 2), f(torch.ones(3), 3)), "n: expected 2, found 3",
+               "nothing needs to be done: n is a number"),
     "rank": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3, 2))), "rank", "number of dimensions"),
     "dtype": (lambda x: x * 2, lambda f: (f(torch.ones(3)), f(torch.ones(3).double())), "dtype", "convert x"),
     "layout": (lambda x: x * 2, lambda f: (f(torch.ones(3, 3)), f(torch.ones(3, 3).t())), "stride", "contiguous()"),
@@ -225,8 +229,34 @@ def test_why_it_was_compiled_again_and_what_to_write(name):
     compiled = jit.compile(program)
     calls(compiled)
     (again,) = jit.explain(compiled)(*([torch.ones(3)] if name == "length" else torch.ones(3),),
-                                     *["a"] * (name == "text")).report.recompiles
+                                     *{"text": ["a"], "number": [2]}.get(name, [])).report.recompiles
     assert again.number == 2 and differed in again.differed and cure in again.cure
+
+
+def test_a_number_that_python_needs_and_one_without_dynamic():
+    """What is said of a number depends on whether code can be for any value of it."""
+    keyed = jit.compile(lambda x, n: x * {1: 2.0, 2: 3.0, 3: 4.0}[n])
+    fixed = jit.compile(lambda x, n: x * n, dynamic=False)
+    for compiled, said in ((keyed, "Python itself has to know the value of n"), (fixed, "leave out dynamic=False")):
+        for n in (1, 2, 3):
+            compiled(torch.ones(3), n)
+        assert said in jit.explain(compiled)(torch.ones(3), 1).report.recompiles[-1].cure
+
+
+def test_what_follows_from_a_break_is_said_to():
+    def program(x):
+        for _ in range(4):
+            x = torch.sin(x) + 1
+            jit.graph_break()
+        return x
+
+    said, compiled = [], jit.compile(program)
+    jit.logs.channel("recompiles").listener = said.append
+    try:
+        compiled(torch.ones(3))
+    finally:
+        jit.logs.channel("recompiles").listener = None
+    assert said and any("it follows from a graph break: mend that one" in text for text in said), said
 
 
 def test_cures_help():

@@ -1,20 +1,21 @@
 """``python -m jit show`` and ``python -m jit report``: what a function becomes, stage by stage."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from jit.report import show
+from program_server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(*arguments, cwd=None):
-    return subprocess.run([sys.executable, "-m", "jit", *arguments], cwd=cwd or ROOT, capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """``python -m jit`` with these arguments."""
+    server = Server(tmp_path_factory.mktemp("show"), "jit")
+    yield lambda *arguments, cwd=None: server.run("-m", "jit", *arguments, cwd=cwd)
+    server.stop()
 
 
 def softmax(x):
@@ -92,7 +93,7 @@ def helper(x):
 """
 
 
-def test_the_command(tmp_path):
+def test_the_command(run, tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     done = run("show", "model.py:Model.forward", "--args", "Model(), torch.randn(2, 4), scale=2.0", "--stage", "graph",
                cwd=tmp_path)
@@ -108,7 +109,7 @@ def test_the_command(tmp_path):
     (("-c", "x * 2", "--args", "torch.ones(3)"), "needs a name"),
     (("-c", "x + 1", "--args", "x=torch.ones(3)", "--stage", "joint"), "no gradients are needed"),
 ])
-def test_what_is_wrong_is_said(tmp_path, arguments, said):
+def test_what_is_wrong_is_said(run, tmp_path, arguments, said):
     (tmp_path / "model.py").write_text(MODEL)
     done = run("show", *arguments, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("jit show: ") and said in done.stderr, done.stderr
@@ -138,7 +139,7 @@ sys.exit(3)
 """
 
 
-def test_report_of_a_script(tmp_path):
+def test_report_of_a_script(run, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run("report", "script.py", "--steps", "2", cwd=tmp_path)
     assert done.returncode == 3 and "the script has ['--steps', '2']" in done.stdout, done.stderr
@@ -156,6 +157,6 @@ def test_report_of_a_script(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["show", "report", "bench", "cache", "warm", "doctor"])
-def test_help_has_examples(command):
+def test_help_has_examples(run, command):
     done = run(command, "--help")
     assert done.returncode == 0 and "example" in done.stdout and f"python -m jit {command}" in done.stdout, done.stdout

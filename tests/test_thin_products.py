@@ -274,14 +274,14 @@ def interpret():
     devices.cuda.Cuda.most_vectors = 16
     for name in PROGRAMS:
         for word, dtype in TYPES.items():
-            for k, n, rows in [(*s, 1) for s in INTERPRETED] + [(96, 6, 3), (128, 24, 16)] * (name in SEVERAL):
+            for k, n, rows in [(*s, 1) for s in INTERPRETED[:3 if word == "float32" else 1]] + [(96, 6, 3), (128, 24, 16)] * (name in SEVERAL):
                 graph, fn, tensors = scheduled(name, DEVICE, k=k, n=n, dtype=dtype, rows=rows)
                 plan = compile_graph(graph, Options(target="reference"))
                 near(reference.run_plan(plan, *tensors, run_kernel=run)[0], fn, tensors)
             print(f"ok {name}.{word}")
     places = (("int8", 1, 1), ("int8", 3, 1), ("int4_stacked", 1, (1, 0)), ("int4_in_halves", 1, (1, 2)))
     for name, rows, place in places:
-        for value in (torch.inf, -torch.inf, torch.nan):
+        for value in (torch.inf, torch.nan):
             graph, fn, tensors = scheduled(name, DEVICE, k=96, n=6, dtype=torch.bfloat16, rows=rows)
             tensors[2][place] = value
             plan = compile_graph(graph, Options(target="reference"))

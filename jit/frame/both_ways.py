@@ -52,6 +52,17 @@ class _Way:
     def __init__(self, f: Frame, made: list[Node], returned: Value | None) -> None:
         self.made, self.stack, self.locals, self.returned = made, list(f.stack), dict(f.locals), returned
 
+_MORE = "does more than to compute"  # of a way
+
+
+def _since(refusal: Unsupported, why: str) -> Unsupported:
+    """The break with why it is no step of the graph, "" where that is not said."""
+    refusal.why += why
+    if _MORE in why:
+        refusal.hint = ("return what the branch depends on, and do the rest after the compiled function: torch.where "
+                        "chooses between tensors alone")
+    return refusal
+
 
 def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupported) -> int:
     """Where to go on behind a conditional jump of which both ways were followed: the index of an instruction.
@@ -68,8 +79,8 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
     """
     s, place = f.s, (place_of(f.fn.code, instr), f.s.tracer.grad_enabled)
     if s.ways is not None and place in s.ways.apart:
-        refusal.why = refusal.why.removesuffix(s.ways.apart[place]) + s.ways.apart[place]
-        raise refusal
+        refusal.why = refusal.why.removesuffix(s.ways.apart[place])
+        raise _since(refusal, s.ways.apart[place])
     if not s.joining or batched.active(s) or s.levels or s.tracer.written_before != s.joined or s.tracer.regions:
         raise refusal
     kept = (f.pc, list(f.stack), dict(f.locals), f.mark, f.kept)
@@ -92,8 +103,7 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
         if s.ways is not None:  # captured anew, so that nothing is relied on that was met along the ways
             s.ways.apart[place] = why
             raise Reconsider("")
-        refusal.why += why
-        raise refusal
+        raise _since(refusal, why)
     if isinstance(following, Value):
         raise Returned(following)
     return following
@@ -272,11 +282,11 @@ class _Before:
         s = f.s
         done = [e.fn for e in s.effects.log[self.log:] if e.state is None]
         if done:
-            raise rounds.Refused(f"does more than to compute ({getattr(done[0], '__name__', 'a side effect')})")
+            raise rounds.Refused(f"{_MORE} ({getattr(done[0], '__name__', 'a side effect')})")
         if _written(s) != self.written:
-            raise rounds.Refused("does more than to compute (it writes to a tensor from before)")
+            raise rounds.Refused(f"{_MORE} (it writes to a tensor from before)")
         if s.states.changed_since(self.states):
-            raise rounds.Refused("does more than to compute (it sets a switch of PyTorch's or Python's)")
+            raise rounds.Refused(f"{_MORE} (it sets a switch of PyTorch's or Python's)")
         changed, fields = [], {}
         for journal, mark in self.marks:
             for holder, name, old in journal.changes_since(mark):

@@ -532,8 +532,7 @@ class Missed:
         taken_back, self.taken_back = self.taken_back, None
         nearest = max((k for k, entry in enumerate(entries) if entry in competing or not competing),
                       key=lambda k: (cures.held(entries[k].guards, values), k), default=-1)
-        cure = cures.cure([entry.guards for entry in entries], nearest, values,
-                          self.settings.dynamic is not False) if entries else ""
+        cure = cures.cure(entries[nearest].guards, values, self.settings.dynamic is not False) if entries else ""
         if taken_back is not None:
             why, nearest, cure = [*why, taken_back[0]], len(why), taken_back[1]
         again = Again(number, why[nearest] if why else "not known", cure)

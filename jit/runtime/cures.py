@@ -13,25 +13,19 @@ from .. import torch_private
 from . import facts, guards
 
 
-def cure(programs: Sequence[Any], nearest: int, locals: Sequence[object], widens: bool = True) -> str:
-    """What to write so that calls such as with these locals, which no guard program has accepted, need no code of their
-    own; "" where there is nothing.
-
-    Args:
-        programs: of the entries of a function.
-        nearest: which of these is nearest to accepting them.
-        locals: of the call.
-        widens: what is compiled behind a changed number or size is for any value of it, where it can be.
-    """
-    differed = _differed(programs[nearest], locals)
+def cure(program: Any, locals: Sequence[object], widens: bool = True) -> str:
+    """What to write so that calls such as with these locals, which a guard program has not accepted, need no code of
+    their own; "" where there is nothing. ``widens``: what is compiled behind a changed number or size is for any value
+    of it, where it can be."""
+    differed = _differed(program, locals)
     if differed is None:
         return ""
     about, fact, found = differed
+    if guards.VALUE_IN_USE in about:
+        return "it follows from a graph break: mend that one, which JIT_LOGS=graph_breaks tells"
     advice = _CURES.get(type(fact))
     if type(fact) is facts.Equals and _are_numbers(found, fact.value):
-        before = [_differed(p, locals) for p in programs]
-        many = sum(d is not None and type(d[1]) is facts.Equals and d[0] == about for d in before) > 1
-        advice = _of_fixed_number if not widens else _of_needed_number if many else _of_number
+        advice = _of_number if widens else _of_fixed_number
     return "" if advice is None else advice(about, fact, found)
 
 
@@ -65,6 +59,9 @@ def held(program: Any, locals: Sequence[object]) -> float:
     return 1.0 if failure is None else failure[0] / max(len(program.checks), 1)
 
 
+_SMALL_SIZE = "nothing needs to be done: sizes of 0 and 1 have code of their own, and all others share one"
+
+
 def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
     spec = fact.value
     if not isinstance(found, torch.Tensor):
@@ -80,6 +77,8 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
         return f"give {about} the same number of dimensions at each call"
     for d, (wanted, size) in enumerate(zip(spec.sizes or (), found.shape)):
         if wanted is not None and wanted != size:
+            if size in (0, 1) or wanted in (0, 1):
+                return _SMALL_SIZE
             if any(d in (getattr(found, name, None) or ()) for name in STATIC):
                 return (f"leave out the mark_static of dim {d} of {about}: while it is there, each size has code of "
                         "its own; jit.mark_dynamic in its place makes code for all sizes at once")
@@ -93,11 +92,6 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
 def _of_number(about: str, fact: facts.Equals, found: object) -> str:
     return (f"nothing needs to be done: {about} is a number, and what is compiled now is for any value of it, unless "
             "Python itself has to know the value, as that of a key or of the length of a loop")
-
-
-def _of_needed_number(about: str, fact: facts.Equals, found: object) -> str:
-    return (f"Python itself has to know the value of {about}, as that of a key or of the length of a loop, so each value "
-            "has code of its own: keep its values few, or compute with a tensor in its place")
 
 
 def _of_fixed_number(about: str, fact: facts.Equals, found: object) -> str:
@@ -119,8 +113,14 @@ def _of_identity(about: str, fact: facts.Is | facts.At, found: object) -> str:
 
 def _of_sizes(about: str, fact: facts.Dims, found: object) -> str:
     condition = str(found).partition(" does not hold")[0]
+    if condition.endswith(">= 2"):
+        return _SMALL_SIZE
     numbers = [text for text in (guards.in_users_terms(str(what)) for _, what in fact.named_in(condition))
                if not text.endswith(")")]  # not x.size(0)
+    if numbers and condition.endswith(" == 0"):
+        return (f"Python itself has to know the value of {' and '.join(numbers)}, as that of a key or of the length of "
+                "a loop, so each value has code of its own: keep its values few, or make it a tensor with torch.tensor "
+                "and compute with that (torch.where, torch.clamp)")
     if numbers:
         return (f"the program decides by the value of {' and '.join(numbers)}, and each way has code of its own: make "
                 "it a tensor with torch.tensor, and decide with torch.where, or keep its values few")

@@ -222,13 +222,13 @@ _PARTS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]")
 _IN_USE = re.compile(r"(?<![\w\])])\.stack\d+\b((?:\.\w+|\[[^\]]*\])*)")
 
 
-_VALUE_IN_USE = "a value in use at the graph break"
+VALUE_IN_USE = "a value in use at the graph break"
 
 
 def in_users_terms(text: str) -> str:
     """The text of a source as the program would write it."""
     named = _PARTS.sub(lambda m: f"[{m[1]}]" if m[1].isdigit() else f".{m[1]}", text)
-    return _IN_USE.sub(lambda m: f"{m[1].lstrip('.')} of {_VALUE_IN_USE}" if m[1] else _VALUE_IN_USE, named)
+    return _IN_USE.sub(lambda m: f"{m[1].lstrip('.')} of {VALUE_IN_USE}" if m[1] else VALUE_IN_USE, named)
 
 
 def path(accessors: Sequence[tuple], index: int) -> str:

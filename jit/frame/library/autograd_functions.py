@@ -55,8 +55,8 @@ def _forward_then_context(cls, ctx: ObjectValue, *args: object):
     return output
 
 
-def _break(why: str) -> Unsupported:
-    return Unsupported(f"an autograd.Function {why}", kind="autograd")
+def _break(why: str, hint: str = "") -> Unsupported:
+    return Unsupported(f"an autograd.Function {why}", hint, kind="autograd")
 
 
 @(on_function if isinstance(torch_private.function_apply, types.FunctionType)
@@ -224,7 +224,8 @@ def _backward(s: Session, known: type, cls, ctx: ObjectValue, given: list[Value]
               s.journal.temporarily(s, "differentiated", (*s.differentiated, known))):
             result = cls.getattr(s, method).call(s, [ctx, *tangents], {})
     except Raised as raised:
-        raise _break(f"whose backward raises {raised.value.cls.__name__}") from None
+        raise _break(f"whose backward raises {raised.value.cls.__name__}",
+                     "mend its backward: in eager it raises the same") from None
     finally:
         s.tracer.set_grad_enabled(grad_mode.is_on(s))
     if s.effects.since(done):

@@ -491,5 +491,4 @@ def data_dependent(t: Tracer, self: TensorHandle, *args: int | TensorHandle, **k
 
 @op("item", "tolist", "__bool__", "numpy", "_local_scalar_dense", "__contains__", raw=True)
 def read_value(t: Tracer, self: TensorHandle, *args: object, **kwargs: object) -> NoReturn:
-    raise Unsupported("a tensor's value is read by Python", "keep it outside the compiled function, or use torch.where",
-                      kind="data-dependent-value")
+    raise Unsupported("a tensor's value is read by Python", kind="data-dependent-value")
