@@ -55,7 +55,7 @@ SEEN = {
     "20_wrong_dtype": Seen("to have the same dtype, but got: float != long"),
     "21_raises_in_backward": Seen("RuntimeError: no gradient for a number"),
     "22_data_dependent_size": Seen("the size of the result depends on the data",
-                                   ("use torch.where", "(the value comes from line 16)"), BREAKS),
+                                   ("use torch.where(mask, x, 0)", "(the value comes from line 16)"), BREAKS),
     "23_other_random_numbers": Seen("kernels draw other random numbers than eager", ("fallback_random = True",)),
     "24_half_rounding": Seen("values are not eager's to the last bit", ("match_eager_rounding = True",)),
     "25_memory_for_backward": Seen("704.0 KiB of them kept for the backward",

@@ -453,7 +453,7 @@ class _Fuser:
         # What one reads of the other it reads in the iteration that computes it.
         if not tie.behind and not self._read_in_step(a, b, mapping):
             return self._apart("one reads elements that the other computes in another iteration")
-        return self._apart("what has to run between them needs the one, and is needed by the other") if self._between(
+        return self._apart("something that has to run between them reads what the first writes, and the second reads its result") if self._between(
             a, b) else mapping
 
     def _apart(self, why: str) -> Optional[dict[int, int]]:

@@ -163,8 +163,8 @@ class GraphEditor:
             raise ValueError(f"{new.name} is computed behind {node.name}, which it is to replace")
         if (new.several or not same_ints(new.shape, t.shape)
             or new.dtype is not t.dtype or new.device != t.device):
-            raise PassError(f"{node.name} ({t}) cannot be replaced by {new.name} ({new.type}): shape, dtype and device "
-                            "have to be the same")
+            raise PassError(f"{_told(node)} cannot be replaced by {_told(new)}: shape, dtype and device have to be the "
+                            "same")
         shares = new not in self._fresh or new.op in VIEWS or new.op == "scalar"  # memory with something else
         if not same_ints(new.type.strides, t.strides) or shares and node in protected_nodes(self._graph):
             b = Builder(self._graph.env)
@@ -206,3 +206,10 @@ def refused(name: str) -> Iterator[None]:
         raise PassError(f"{name} made an invalid graph: {error}") from error
     except Exception as error:  # of the user's own code
         raise PassError(f"{name} raised {telling.raised(error)}") from error
+
+
+def _told(node: Node) -> str:
+    """A node in messages: its operation, the program's line, its name in the graph and its type."""
+    loc = node.loc and (node.loc.user or node.loc)
+    place = "" if not loc else f" of {loc[0]}:{loc[1]}"
+    return f"{node.op}{place} ({node.name}: {node.type})"

@@ -134,7 +134,8 @@ _CURES: dict[type, Callable[[str, Any, object], str]] = {
     facts.TypeIs: lambda about, fact, found: f"give {about} an object of one class at each call",
     facts.Length: lambda about, fact, found: (f"keep the length of {about} the same, or stack what it holds into one "
                                               "tensor"),
-    facts.DictKeys: lambda about, fact, found: f"keep the keys of {about} the same from call to call",
+    facts.DictKeys: lambda about, fact, found: (f"keep the keys of {about} the same from call to call, or pass "
+                                                "its values as a list, where only these are read"),
     facts.Truth: lambda about, fact, found: (f"each way that {about} can turn out has code of its own: keep the cases "
                                              "few"),
     facts.NoDictAttr: lambda about, fact, found: f"set all attributes of {about} before the first call",

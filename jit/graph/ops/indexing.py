@@ -184,7 +184,7 @@ def getitem(t: Tracer, self: TensorHandle, index: object) -> TensorHandle:
     handles = [self, *tensors.values()]
     if any(v.dtype in (torch.bool, torch.uint8) for v in tensors.values()):
         raise Unsupported("indexing by a mask: the size of the result depends on the data",
-                          "use torch.where", kind="data-dependent-shape")
+                          "use torch.where(mask, x, 0), which keeps the size", kind="data-dependent-shape")
     result = advanced(b, node, {d: v.node for d, v in tensors.items()})
     handle = t.wrap(result, handles, False, 0)
     if all(v.ndim == 0 for v in tensors.values()):
