@@ -74,7 +74,9 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(status)
     except BrokenPipeError:  # nobody reads on, as behind ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at its end
         sys.exit(1)

@@ -208,3 +208,12 @@ def test_a_damaged_file_is_found(tmp_path, capsys):
         assert __main__.main(["cache", "verify"]) == 1
         assert f"removed, since it was damaged: {file.path}" in capsys.readouterr().out
         assert __main__.main(["cache", "verify"]) == 0
+
+
+def test_a_reader_that_does_not_read_on_is_no_error():
+    """As ``python -m jit ... | head`` is."""
+    process = subprocess.Popen([sys.executable, "-m", "jit", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() in (0, 1)
+    process.stderr.close()

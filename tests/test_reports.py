@@ -233,6 +233,36 @@ def test_why_it_was_compiled_again_and_what_to_write(name):
     assert again.number == 2 and differed in again.differed and cure in again.cure
 
 
+def half(x):
+    return x.size(0) // 2
+
+
+def test_a_condition_on_sizes_says_which_line_needs_it():
+    def program(x):
+        y = x + 1
+        if half(x) > 8:
+            return y * 2
+        return y
+
+    compiled = jit.compile(program, dynamic=True)
+    compiled(torch.ones(6))
+    compiled(torch.ones(60))
+    line = program.__code__.co_firstlineno + 2
+    (again,) = jit.explain(compiled)(torch.ones(6)).report.recompiles
+    assert again.differed.endswith(f"does not hold (s0 = x.size(0)), which {__file__}:{line} needs"), again.differed
+
+
+def test_so_does_one_of_an_entry_that_was_read_from_disk(python, tmp_path):
+    (tmp_path / "branches.py").write_text(
+        "import torch, jit, sys\ndef program(x):\n    return x * 2 if x.size(0) > 16 else x + 1\n"
+        "f = jit.compile(program, dynamic=True)\nfor n in map(int, sys.argv[1:]):\n    f(torch.ones(n))\n")
+    options = {"JIT_ENTRY_CACHE": "1", "JIT_CACHE_DIR": str(tmp_path / "cache"), "JIT_LOGS": "recompiles,cache"}
+    file = str(tmp_path / "branches.py")
+    python(file, "6", **options)
+    said = python(file, "6", "60", **options).stderr
+    assert "read from disk" in said and f"does not hold (s0 = x.size(0)), which {file}:3 needs" in said, said
+
+
 def test_a_number_that_python_needs_and_one_without_dynamic():
     """What is said of a number depends on whether code can be for any value of it."""
     keyed = jit.compile(lambda x, n: x * {1: 2.0, 2: 3.0, 3: 4.0}[n])

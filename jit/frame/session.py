@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Callable
 
 from ..errors import JitError, Unsupported
@@ -31,7 +32,7 @@ from .values.objects import ObjectValue
 from .varying import Varying
 
 if TYPE_CHECKING:
-    pass
+    from ..graph.ir import Loc
 
 
 class Session(Makers):
@@ -103,6 +104,7 @@ class Session(Makers):
         self.inner_gradients = self.uncertain = self.assuming = self.learning = self.following = self.joining = True
         self.joined = 0
         self.lazy_reads = True
+        self.tracer.env.where = functools.partial(_followed, weakref.ref(self))  # outlives the session
         self.tracer.builder.guess = functools.partial(guess, self)
         self.tracer.steps_aside = self.effects.why_aside
         self.tracer.assume = functools.partial(assume_handle, self)
@@ -192,3 +194,9 @@ class Session(Makers):
             raise
         except Exception as error:  # whatever these arguments lead to
             raise Raised(self.exception(error)) from None
+
+
+def _followed(session: weakref.ref[Session]) -> Loc | None:
+    """The place of the instruction that a session is executing."""
+    s = session()
+    return None if s is None else s.recording.location()

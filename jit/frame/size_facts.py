@@ -58,6 +58,11 @@ class SizeFacts:
         """What is relied on of them, in words, in the order of the native check."""
         return [str(p) for p in self.env.guards]
 
+    def places(self) -> list[str]:
+        """For each of these the line of the program that needs it; "" where none is known."""
+        found = [self.env.needed_at(p) for p in self.env.guards]
+        return ["" if loc is None else "{}:{}".format(*(loc.user or loc)[:2]) for loc in found]
+
     def least_values(self) -> dict[str, int]:
         """The least value of each symbol that has one."""
         least = {name: self.least(name, origin[1]) for name, origin in self.origins().items()}

@@ -90,13 +90,14 @@ def _note_kept_inputs(tracer: Tracer, event: Event) -> None:
                 tracer.set(base, "fragile", False)
 
 
-def note_checkpoint(tracer: Tracer, given: Sequence[TensorHandle], made: Sequence[TensorHandle]) -> None:
+def note_checkpoint(tracer: Tracer, given: Sequence[TensorHandle], made: Sequence[TensorHandle],
+                    loc: Loc | None) -> None:
     """A checkpointed call is over: eager keeps the tensors that it was given as arguments, and nothing of what it has
     computed. What it reads besides is read as it is when the backward computes it again."""
     if tracer.grad_enabled and any(h.requires_grad for h in made):
         args, _, read = described([list(given)], {})
-        tracer.events.append(Event(_kept, args, {}, read, tuple((h.base, h.base.node) for h in made), (), False, True,
-                                   None, (next_number(),)))
+        tracer.events.append(Event(checkpoint, args, {}, read, tuple((h.base, h.base.node) for h in made), (), False,
+                                   True, loc, (next_number(),)))
         _note_kept_inputs(tracer, tracer.events[-1])
 
 
@@ -109,12 +110,12 @@ def read_again(tracer: Tracer) -> set[Node]:
     return inside - outside
 
 
-def _kept(given: list[torch.Tensor]) -> torch.Tensor:
+def checkpoint(given: list[torch.Tensor]) -> torch.Tensor:
+    """Stands for a checkpointed call in what is noted for autograd: it keeps what it is given."""
     return _Kept.apply(torch.zeros((), requires_grad=True), *given)
 
 
 class _Kept(torch.autograd.Function):
-    """Keeps what it is given."""
 
     @staticmethod
     def forward(ctx, first: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:

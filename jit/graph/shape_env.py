@@ -33,9 +33,11 @@ class ShapeEnv:
         origins: symbol name -> the origin given to ``symbol``; opaque here.
         symbols: symbol name -> the symbol that ``symbol`` gave.
         journal: takes back guards and symbols.
+        where: what is being followed, noted for each guard; opaque here.
         scaled: the integer below the product of a size and a float, or None where it has no symbol.
     """
 
+    where: Callable[[], object] = staticmethod(lambda: None)
     scaled: Callable[[Dim, float], IntExpr | None] = staticmethod(lambda size, factor: None)
 
     def __init__(self, prefix: str = "s") -> None:
@@ -43,7 +45,7 @@ class ShapeEnv:
         self.guards: list[Predicate] = []
         self.origins: dict[str, object] = {}
         self.symbols: dict[str, Dim] = {}
-        self._seen: dict[Predicate, None] = {}
+        self._seen: dict[Predicate, object] = {}  # and where it was first needed
         self.journal = Journal()
         self.journal.grows(self.guards, self.origins, self.symbols, self._seen)
 
@@ -98,5 +100,9 @@ class ShapeEnv:
             if predicate.expr.terms[first] < 0:
                 predicate = Predicate(predicate.kind, -predicate.expr)
         if predicate not in self._seen:
-            self._seen[predicate] = None
+            self._seen[predicate] = self.where()
             self.guards.append(predicate)
+
+    def needed_at(self, predicate: Predicate) -> object:
+        """What ``where`` has said when a guard was recorded."""
+        return self._seen[predicate]

@@ -652,12 +652,12 @@ class Dims(Fact):
     """Conditions on sizes, strides and integers. ``sizes``: a ``SizeFacts`` of the capture, which ends with it; its
     words stay."""
 
-    __slots__ = ("sizes", "symbols", "conditions")
+    __slots__ = ("sizes", "symbols", "conditions", "places")
     kind = "dims"
     of_object = False
 
     def __init__(self, sizes: Any) -> None:
-        self.sizes, self.symbols, said = sizes, sizes.symbols(), sizes.conditions()
+        self.sizes, self.symbols, said, self.places = sizes, sizes.symbols(), sizes.conditions(), sizes.places()
         self.conditions = [*said, *(f"{name} >= {least}" for name, least in sizes.least_values().items())]
         self.value = "; ".join([*(f"{name} = {what}" for name, what in self.symbols.items()), *said])
 
@@ -666,13 +666,13 @@ class Dims(Fact):
         return sizes.payload(locate)
 
     def words(self) -> tuple:
-        return self.symbols, self.conditions, self.value
+        return self.symbols, self.conditions, self.value, self.places
 
     @classmethod
     def retold(cls, payload: Any, words: Any) -> Fact:
         fact = cls.__new__(cls)
         fact.sizes = None
-        fact.symbols, fact.conditions, fact.value = words
+        fact.symbols, fact.conditions, fact.value, fact.places = words
         return fact
 
     def __str__(self) -> str:
@@ -701,7 +701,8 @@ class Dims(Fact):
             if known[row] is None or not _RELATIONS[relation](known[row], 0):
                 text = self.conditions[at]
                 of = [f"{name} = {in_users_terms(str(what))}" for name, what in self.named_in(text)]
-                return f"{text} does not hold ({', '.join(of)})"
+                place = self.places[at] if at < len(self.places) else ""
+                return f"{text} does not hold ({', '.join(of)})" + (f", which {place} needs" if place else "")
         return super().failing(payload, value)
 
     def named_in(self, text: str) -> list[tuple[str, object]]:

@@ -123,7 +123,7 @@ def checkpointed(s: Session, args: list[Value], kwargs: dict[str, Value]):
     with s.recording.new_region():
         result = args[0].call(s, list(args[1:]), kwargs)
     note_checkpoint(s.tracer, [v.handle(s) for v in args[1:] if v.is_tensor],
-                    [v.handle(s) for v in tensors_in(s, [result])])
+                    [v.handle(s) for v in tensors_in(s, [result])], s.recording.location())
     return result
 
 
