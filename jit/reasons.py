@@ -20,8 +20,8 @@ class Reason(NamedTuple):
 
 def that_is(kind: str) -> str:
     """What a break of this kind means, to follow a text that only names a thing; else ""."""
-    reason = KINDS[kind]
-    return "" if reason.plain else reason.meaning[0].lower() + reason.meaning[1:].rstrip(".").replace("`", "")
+    meaning = KINDS[kind].meaning.replace("`", "").rstrip(".")
+    return "" if KINDS[kind].plain else meaning[0].lower() + meaning[1:]
 
 
 _OUTSIDE = "do it outside the compiled function"
@@ -63,7 +63,7 @@ KINDS = {
                         "recurrent layers inside a map, changes of tensors from outside, dual numbers under "
                         "`torch.no_grad`, library calls for more than 64 slices; or the compiled function is called "
                         "inside one; or a loop of `torch._higher_order_ops` has more than 256 steps.",
-                        "compile the function that calls the transform; clone() what is changed"),
+                        "compile the function that calls the transform; clone() what is changed", plain=True),
     "torch-mode": Reason("A mode that sees every operation (`TorchDispatchMode`, `TorchFunctionMode`) is active "
                          "around the call, or a `TorchDispatchMode` is entered inside.",
                          "compile without it", plain=True),
@@ -89,7 +89,7 @@ KINDS = {
     "triton-kernel": Reason("A Triton kernel of the program's own is launched in a way that is not known.",
                             "nothing needs to be done: it is launched as in eager", plain=True),
     "collective": Reason("A collective of `torch.distributed` in a form that is no step of a graph.",
-                         "nothing needs to be done: it is called as in eager"),
+                         "nothing needs to be done: it is called as in eager", plain=True),
     "sharded-module": Reason("A module is called that FSDP shards (`fully_shard`): its hooks run in Python, and its "
                              "forward is a graph of its own.",
                              "nothing needs to be done"),
@@ -128,10 +128,10 @@ KINDS = {
                       "log outside the compiled function", plain=True),
     "warning": Reason("A warning is given.", "warn outside the compiled function", plain=True),
     "import": Reason("A module is imported that is not loaded yet.", "import it at the top of the file", plain=True),
-    "frame-inspection": Reason("The program looks at the interpreter's frames.", _OUTSIDE),
+    "frame-inspection": Reason("The program looks at the interpreter's frames.", _OUTSIDE, plain=True),
     "singledispatch": Reason(
         "A `functools.singledispatch` function over abstract classes, or a `singledispatchmethod`.",
-        "call the implementation directly, or use isinstance"),
+        "call the implementation directly, or use isinstance", plain=True),
     "too-deep": Reason("Calls are nested too deeply.", "use a loop instead of recursion", plain=True),
     "long-loop": Reason("A loop of Python is too long to be unrolled.",
                         "use a tensor operation over a dimension, or keep the loop outside the compiled function",
@@ -142,7 +142,8 @@ KINDS = {
     "descriptor": Reason("An attribute is a descriptor that is implemented in C.",
                          "call the method behind it, or use a property"),
     "class-attribute": Reason("An attribute of a class is changed.",
-                              "change the class outside the compiled function, or use an attribute of the instance"),
+                              "change the class outside the compiled function, or use an attribute of the instance",
+                              plain=True),
     "class-statement": Reason("A class is made that has a metaclass, keyword arguments, or a base with "
                               "`__init_subclass__`.", "define the class outside the compiled function"),
     "super": Reason("`super()` used in a way that is not known.",
@@ -153,8 +154,9 @@ KINDS = {
     "format": Reason("The string form of an object that is not a constant.",
                      "make the text outside the compiled function"),
     "not-constant": Reason("A value that is known only at run time is needed as a plain Python value.",
-                           "keep its values few, or make it a tensor"),
-    "identity": Reason("The identity of an object made while capturing is used as a number.", "compare with `is`"),
+                           "keep its values few, or make it a tensor", plain=True),
+    "identity": Reason("The identity of an object made while capturing is used as a number.", "compare with `is`",
+                       plain=True),
     "unhashable": Reason("A key of a dict or an element of a set whose hash is not known before run time.",
                          "use a str, a number or a tuple of these as key"),
     "cell": Reason("A variable of an enclosing function that is unset, or that is deleted.",
@@ -180,7 +182,8 @@ KINDS = {
                      "nothing needs to be done if the exception is wanted", plain=True),
     "generator-target": Reason("The compiled function is an asynchronous generator, or steps a generator that has "
                                "finished.", "compile what it calls", plain=True),
-    "async": Reason("An asynchronous generator is called.", "iterate over it outside the compiled function"),
+    "async": Reason("An asynchronous generator is called.", "iterate over it outside the compiled function",
+                    plain=True),
     "not-resumable": Reason("A break at a place from which the function cannot go on: the function runs in eager.",
                             "avoid the break that is recorded before this one", plain=True),
     "python-version": Reason("This version of Python is not supported.", "use Python 3.11 to 3.15", plain=True),

@@ -241,7 +241,7 @@ class Emitter:
             self.called[node] = index
             value, rounds = self.group.calls[node].value(self, node, index), True
         elif node.op not in LOWER:
-            raise Unsupported(f"no lowering of the prim {node.op}", kind="kernel")
+            raise Unsupported(f"no kernel computes the operation {node.op}", kind="kernel")
         else:
             value, rounds = LOWER[node.op](self, node, index, mask), info(node.op).rounds
         if config.match_eager_rounding and node.type.dtype in HALF and rounds:

@@ -95,7 +95,7 @@ class Calls:
         if code.co_flags & inspect.CO_ASYNC_GENERATOR:
             raise Unsupported(f"the asynchronous generator {code.co_qualname} is called", kind="async")
         if len(self.s.frames) > MAX_DEPTH:
-            raise Unsupported("calls nested too deeply to inline", kind="too-deep")
+            raise Unsupported("calls are nested too deeply to be followed", kind="too-deep")
         if not anew and args and self.s.siblings.takes(fn, args[0]):
             return self.s.siblings.call(fn, args, kwargs, lambda: self.inline(fn, args, kwargs, direct, anew=True))
         if (observer := observing.observer()) is not None:

@@ -137,7 +137,7 @@ class Capture:
         s, fn, code = self.session, self.fn, self.code
         s.arguments = self.values
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            raise NeedsEager("an asynchronous generator as the compiled function",
+            raise NeedsEager("the compiled function is an asynchronous generator",
                              "compile what it calls", kind="generator-target")
         if code is fn.__code__:
             first = 0

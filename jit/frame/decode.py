@@ -257,7 +257,8 @@ def _forget(key: int, result: object) -> None:
 def _decode(code: types.CodeType, shared: frozenset[int] = frozenset()) -> CanonicalCode:
     """``shared``: code units of those instructions behind an END_FOR, a part of it, that something else jumps to."""
     if _TABLE is None:
-        raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]}", kind="python-version",
+        raise errors.Unsupported(f"the bytecode of Python {VERSION[0]}.{VERSION[1]} is not known",
+                                 kind="python-version",
                                  hint="use Python " + " or ".join(f"{a}.{b}" for a, b in ROWS))
     raw, tables, table = code.co_code, Tables(code), _TABLE
     positions = list(code.co_positions())

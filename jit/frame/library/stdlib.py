@@ -551,7 +551,7 @@ for _name in ("_filters_mutated", "_filters_mutated_lock_held"):  # the latter f
 
 
 def refuse_warning(s: Session, *args: object) -> NoReturn:
-    raise Unsupported("warnings have effects outside the program", kind="warning",
+    raise Unsupported("a warning is given that has effects outside the program", kind="warning",
                       hint="warn outside the compiled function")
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def as_held(s: Session, cls: type, plain: Value, maker: Callable) -> Value:
     """A new tensor object of a class over the memory of ``plain``."""
     if dispatches(s, cls):
-        raise Unsupported(f"a {cls.__name__} with data of its own, whose class has a __torch_dispatch__",
-                          kind="tensor-subclass")
+        raise Unsupported(f"a {cls.__name__} is used, a tensor with data of its own whose class has a "
+                          "__torch_dispatch__", kind="tensor-subclass")
     if cls is torch.Tensor:
         return plain
     if cls in PLAIN_CLASSES:

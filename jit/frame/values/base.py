@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ def type_name(cls: type) -> str:
     """The name of a type in CPython's own errors (``tp_name``): that of one implemented in C may come with its
     module."""
     return ctypes.c_char_p.from_address(id(cls) + _TP_NAME).value.decode()  # type: ignore[union-attr]
+
+
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # between those of a class's name
 
 
 class Raised(Exception):
@@ -484,8 +488,10 @@ class Value:
         return None
 
     def describe(self) -> str:
-        """The value in words for messages."""
-        return f"a {type(self).__name__}" + (f" ({self.source})" if self.source is not None else "")
+        """The value in words for messages: here those of its class's name, as "a list iterator" of a ListIterator."""
+        words = _WORDS.sub(" ", type(self).__name__.removesuffix("Value").removesuffix("Object")).lower()
+        article = "an" if words[:1] in "aeiou" else "a"
+        return f"{article} {words}" + (f" ({self.source})" if self.source is not None else "")
 
     def __repr__(self) -> str:
         return self.describe()

@@ -466,7 +466,7 @@ class ClassValue(ObjectValue):
         if s.class_lookup(type(cls), "__setattr__")[1] is not type.__setattr__ or lookup(type(cls), name)[0]:
             raise Unsupported(f"attribute {name!r} of class {cls.__name__} is set", kind="class-attribute")
         if name.startswith("__") or not value.is_data:
-            raise Unsupported(f"attribute {name!r} of class {cls.__name__} is set to a {type(value).__name__}",
+            raise Unsupported(f"attribute {name!r} of class {cls.__name__} is set to {value.describe()}",
                               kind="class-attribute")
         if s.lookups.is_data_descriptor(s.class_lookup(cls, name)[1]):
             raise Unsupported(f"descriptor {name!r} of class {cls.__name__} is replaced", kind="class-attribute")

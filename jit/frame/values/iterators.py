@@ -86,7 +86,7 @@ class IteratorValue(Value):
         e.call_const(iter, [e.session.list_of(rest) if self.py is IteratorValue.py else e.session.tuple_of(rest)])
 
     def rest(self, s: Session) -> list[Value]:
-        raise Unsupported(f"a partly consumed {type(self).__name__} leaves the captured region",
+        raise Unsupported(f"{self.describe()}, partly used, leaves the captured region",
                           kind="iterator-escapes")
 
 
