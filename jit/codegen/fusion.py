@@ -453,8 +453,10 @@ class _Fuser:
         # What one reads of the other it reads in the iteration that computes it.
         if not tie.behind and not self._read_in_step(a, b, mapping):
             return self._apart("one reads elements that the other computes in another iteration")
-        return self._apart("something that has to run between them reads what the first writes, and the second reads its result") if self._between(
-            a, b) else mapping
+        if self._between(a, b):
+            return self._apart("something that has to run between them reads what the first writes, and the second "
+                               "reads its result")
+        return mapping
 
     def _apart(self, why: str) -> Optional[dict[int, int]]:
         """None: two groups cannot be joined, and why."""
