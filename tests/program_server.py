@@ -1,4 +1,4 @@
-"""Runs programs as ``python FILE`` and ``python -m MODULE`` would, without loading PyTorch for each of them: ``Server``.
+"""Runs programs as ``python FILE`` and ``python -m MODULE`` would, without loading PyTorch for each: ``Server``.
 
 ``python tests/program_server.py [jit]`` loads PyTorch, and jit too where that is asked for, and forks a process for
 each line on stdin, a JSON object; it answers with the exit status, a line each. Programs that do something before they

@@ -39,7 +39,8 @@ def test_what_is_learned_of_a_branch_is_told():
     finally:
         jit.logs.channel("recompiles").listener = None
     line = validated.__code__.co_firstlineno + 2
-    assert any(f"the branch at {__file__}:{line} has gone one way at all of {CALLS} calls" in text for text in said), said
+    told = f"the branch at {__file__}:{line} has gone one way at all of {CALLS} calls"
+    assert any(told in text for text in said), said
 
 
 def test_a_branch_that_always_goes_one_way_is_no_break():

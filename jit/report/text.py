@@ -165,7 +165,8 @@ def _guards(report: model.Report, width: int, everything: bool) -> list[str]:
         return []
     lines = _heading(f"Guards: what has to hold for the compiled code to be used ({len(rows)})", width)
     if report.entries:
-        lines += _wrapped("of what was compiled anew for this report; an entry from before may be for more", width, "  ")
+        lines += _wrapped("of what was compiled anew for this report; an entry from before may be for more", width,
+                          "  ")
     for _, g in rows if everything else rows[:_MOST_GUARDS]:
         text = f"{g.about}: {g.fact}" if g.about else g.fact
         lines.append("  " + " ".join(text.split())[:width - 2])

@@ -625,8 +625,8 @@ class ObjectValue(Value):
                 e.build_object(self, types.SimpleNamespace.__new__, [e.class_value(self.cls)])
                 return
             if not has_plain_layout(self.cls):
-                raise Unsupported(f"a {self.cls.__name__} that is made here, and has a base implemented in C, would have to "
-                                  "be made again after the graph",
+                raise Unsupported(f"a {self.cls.__name__} that is made here, and has a base implemented in C, would "
+                                  "have to be made again after the graph",
                                   kind="rebuild")
             e.build_object(self, object.__new__, [e.class_value(self.cls)])
 
