@@ -122,10 +122,10 @@ def test_what_is_written_to_disk_is_written_beside_the_program(monkeypatch):
         seen.append((alive, threading.get_ident() in turns._paces))
         done.set()
 
-    made.add(job, owner)
+    made.add(job, owner, "owner")
     assert done.wait(60) and seen == [(owner, True)]
     monkeypatch.setattr(writer, "QUIET_S", 1000.0)  # the end of the process does not wait, nor rest
-    made.add(job, owner)
+    made.add(job, owner, "owner")
     assert made.finish() and seen[1:] == [(owner, False)]
 
 
