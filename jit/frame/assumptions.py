@@ -69,7 +69,7 @@ class Doubt(Watching):
             self.last = entry.hits
             often = self.failures >= _PATIENCE and 4 * self.failures > entry.hits
             if (often or self.row >= _IN_A_ROW) and missed.may_take_back():
-                missed.takes_back(self.differed(), "nothing needs to be done: this is told once")
+                missed.takes_back(self.differed(), "nothing needs to be done")
                 for ways in self.learned:
                     ways.forget()
                 missed.assuming &= bool(self.learned)

@@ -59,7 +59,7 @@ def held(program: Any, locals: Sequence[object]) -> float:
     return 1.0 if failure is None else failure[0] / max(len(program.checks), 1)
 
 
-_SMALL_SIZE = "nothing needs to be done: sizes of 0 and 1 have code of their own, and all others share one"
+_SMALL_SIZE = "nothing needs to be done: sizes of 0 and 1 have code of their own"
 
 
 def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
@@ -77,11 +77,11 @@ def _of_tensor(about: str, fact: facts.Tensor, found: object) -> str:
         return f"give {about} the same number of dimensions at each call"
     for d, (wanted, size) in enumerate(zip(spec.sizes or (), found.shape)):
         if wanted is not None and wanted != size:
-            if size in (0, 1) or wanted in (0, 1):
-                return _SMALL_SIZE
             if any(d in (getattr(found, name, None) or ()) for name in STATIC):
                 return (f"leave out the mark_static of dim {d} of {about}: while it is there, each size has code of "
                         "its own; jit.mark_dynamic in its place makes code for all sizes at once")
+            if size in (0, 1) or wanted in (0, 1):
+                return _SMALL_SIZE
             mark = f"jit.mark_dynamic({about}, {d}) before the first call, or " if about.isidentifier() else ""
             return f"{mark}jit.compile(..., dynamic=True) makes code for all sizes at once"
     if spec.strides is not None and any(want not in (None, have) for want, have in zip(spec.strides, found.stride())):
