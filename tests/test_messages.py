@@ -341,7 +341,7 @@ for dtype in torch.float32, torch.float64:
 def test_what_differs_is_told_in_a_second_process_too(tmp_path):
     """Entries from disk are told as those are that are compiled."""
     (tmp_path / "rates.py").write_text(RATES)
-    environment = {**os.environ, "JIT_LOGS": "recompiles", "JIT_CACHE_DIR": jit.config.cache_dir,
+    environment = {**os.environ, "JIT_LOGS": "recompiles", "JIT_CACHE_DIR": str(tmp_path / "cache"),
                    "JIT_ENTRY_CACHE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     told = [subprocess.run([sys.executable, "rates.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
                            env=environment).stderr for _ in range(2)]

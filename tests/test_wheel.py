@@ -166,7 +166,6 @@ def test_commands_say_what_is_used(without_compiler):
 
 def test_another_key_is_not_used(unpacked, monkeypatch, tmp_path):
     monkeypatch.setattr(build, "PREBUILT", str(unpacked / "jit" / "runtime" / "prebuilt"))
-    monkeypatch.setattr(build, "prebuilt_in", [])  # those of files that other tests loaded
     assert build.prebuilt() == build.library_path() == str(unpacked / "jit" / "runtime" / "prebuilt" / "_jit_native.so")
     monkeypatch.setattr(build.torch, "__version__", "2.99.0")
     assert build.prebuilt() is None
@@ -182,7 +181,6 @@ def test_a_damaged_one_is_not_used(unpacked, monkeypatch, tmp_path):
     for file in (unpacked / "jit" / "runtime" / "prebuilt").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(build, "PREBUILT", str(folder))
-    monkeypatch.setattr(build, "prebuilt_in", [])  # those of files that other tests loaded
     assert build.prebuilt() is not None
     with open(folder / "_jit_native.so", "r+b") as f:
         f.seek(1000)
