@@ -73,6 +73,25 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
+class Results:
+    """Tensors that a plan returns, or keeps for the backward: those of one operation at one line.
+
+    Attributes:
+        computes: the operation.
+        dtype: of its values, as text.
+        place: the line; None where no line of the program computes it.
+        size: bytes of all of them.
+        count: how many tensors.
+    """
+
+    computes: str
+    dtype: str
+    place: Place | None
+    size: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Begun:
     """A graph whose compilation has begun: a copy, what was noted of each input, what it is differentiated for, and the
     options that are not at their defaults."""

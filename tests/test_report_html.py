@@ -11,7 +11,8 @@ import pytest
 
 from jit.report import html
 from jit.report.model import (BACKWARD, BREAK, CAPTURED, EAGER, FOLLOWED, FORWARD, KERNEL, LIBRARY, USER_KERNEL, Apart,
-                              Break, Guard, Line, Memory, Place, PlanReport, Recompile, Region, Report, Source, Step)
+                              Break, Guard, Line, Memory, Place, PlanReport, Recompile, Region, Report, Results, Source,
+                              Step)
 
 VOID = {"meta", "link", "input", "col", "br"}
 ATTACK = """</script></style></title></pre><b onclick="x('1')">&amp; "quoted" 'single' <!-- ö – 漢字"""
@@ -62,7 +63,9 @@ def step(name="k", kind=KERNEL, **more):
 
 def plan(steps, direction=FORWARD, **more):
     given = dict(direction=direction, graph="def graph(a):\n    return a", operations=7, steps=tuple(steps), apart=(),
-                 memory=Memory(5 * MIB, 6 * MIB, 7 * MIB, 8 * MIB, tuple(range(1, len(steps) + 1))),
+                 memory=Memory(5 * MIB, 6 * MIB, 7 * MIB, 8 * MIB, tuple(range(1, len(steps) + 1)),
+                               (Results("sort", "int64", Place("/p/model.py", 12, "f"), 3 * MIB, 2),
+                                Results("tanh", "float16", None, MIB, 1))),
                  kernels=(("k", "def k(): pass"),), loops=(("k", "loop over rows"),), text="launch k")
     return PlanReport(**{**given, **more})
 

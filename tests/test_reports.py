@@ -115,6 +115,27 @@ def test_what_is_kept_for_the_backward(n):
     assert f"{4 * 32 * n} B of them kept" in told.text() or n > 5
 
 
+def test_the_dtypes_of_what_is_kept_are_told():
+    told = jit.explain(lambda x: x.sort(-1)[0].sum())(torch.randn(64, 32, requires_grad=True))
+    forward = told.report.regions[0].plans[0]
+    assert ("sort", "int64", 64 * 32 * 8, 1) in [(r.computes, r.dtype, r.size, r.count)
+                                                 for r in forward.memory.returned]
+    assert "16.0 KiB of sort (1 tensor of int64) at test_reports.py:" in " ".join(told.text().split())
+
+
+def test_a_break_that_several_graphs_end_at_is_told_once():
+    def f(x):
+        for _ in range(3):
+            x = torch.sin(x)
+            jit.graph_break()
+        return x
+
+    told = jit.explain(f)(torch.ones(3))
+    often = sum(b.kind == "graph-break" for b in told.break_reasons)
+    text = told.text()
+    assert often > 1 and text.count("was called") == 1 and f"({often} times)" in text, text
+
+
 def test_functions_of_libraries_are_told_apart():
     told = jit.explain(Layer())(torch.randn(4, 16))
     library = {source.name: source.library for source in told.report.sources}

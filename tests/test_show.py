@@ -1,5 +1,6 @@
 """``python -m jit show`` and ``python -m jit report``: what a function becomes, stage by stage."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,9 @@ def test_report_of_a_script(run, tmp_path):
     again = run("report", "--html", "page.html", "script.py", cwd=tmp_path)
     assert again.returncode == 3 and (tmp_path / "page.html").is_file() and (tmp_path / "page-2.html").is_file()
     assert "second" in (tmp_path / "page-2.html").read_text()
+    timed = run("report", "--measure", "script.py", cwd=tmp_path)
+    (row,) = [line for line in timed.stdout.splitlines() if "jit_softmax" in line]
+    assert re.search(r"\d (us|ms) ", row) and not re.search(r"\d (us|ms) .*jit_softmax", done.stdout), timed.stdout
     (tmp_path / "raises.py").write_text(SCRIPT.replace("sys.exit(3)", "raise OSError('of the script')"))
     raised = run("report", "raises.py", cwd=tmp_path)
     assert raised.returncode == 1 and "OSError: of the script" in raised.stderr and "first: " in raised.stdout

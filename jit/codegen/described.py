@@ -16,7 +16,7 @@ import torch
 from ..graph.dims import hint
 from ..graph.ir import filled
 from ..graph.prims import FUSED_ATTENTION, VIEWS, base_of, info
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Results, Step
 from .indexing import bytes_hint, numel_hint
 from .kernel_names import computed, places, what
 from .library_calls import arguments_of
@@ -44,8 +44,7 @@ class Described:
         loops: (name, text) of each loop kernel.
         text: of the runtime's plan.
         name: what profilers call a run of it.
-        returned: what the results are, those of one operation at one line together: (the operation, the line, bytes,
-            how many), the largest first.
+        returned: what the results are, the largest first.
     """
 
     steps: tuple[Step, ...]
@@ -57,7 +56,7 @@ class Described:
     loops: tuple[tuple[str, str], ...] = ()
     text: str = ""
     name: str = ""
-    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
+    returned: tuple[Results, ...] = ()
 
 
 def describe(planner: Planner, plan: Plan) -> Described:
@@ -80,17 +79,20 @@ def describe(planner: Planner, plan: Plan) -> Described:
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
                      sum(sizes.values()), max(_live(planner, ("temp",)), default=0), tuple(in_use),
                      tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text(),
-                     returned=_together((what(n.inputs[0] if n.op == "getitem" else n), next(iter(places([n])), None),
-                                         size, 1) for n, size in sizes.items()))
+                     returned=_together(
+                         Results(what(n.inputs[0] if n.op == "getitem" else n), str(n.type.dtype).removeprefix("torch."),
+                                 next(iter(places([n])), None), size, 1) for n, size in sizes.items()))
 
 
-def _together(rows: Iterable[tuple[str, Place | None, int, int]]) -> tuple[tuple[str, Place | None, int, int], ...]:
-    """Rows of ``Described.returned`` with those of one operation at one line added up, the largest first."""
-    sums: dict[tuple[str, Place | None], tuple[int, int]] = {}
-    for name, place, size, count in rows:
-        before = sums.get((name, place), (0, 0))
-        sums[name, place] = before[0] + size, before[1] + count
-    return tuple(sorted(((*key, *both) for key, both in sums.items()), key=lambda row: -row[2]))
+def _together(rows: Iterable[Results]) -> tuple[Results, ...]:
+    """Those of one operation, dtype and line added up, the largest first."""
+    sums: dict[Results, tuple[int, int]] = {}
+    for row in rows:
+        key = dataclasses.replace(row, size=0, count=0)
+        size, count = sums.get(key, (0, 0))
+        sums[key] = size + row.size, count + row.count
+    return tuple(sorted((dataclasses.replace(key, size=size, count=count) for key, (size, count) in sums.items()),
+                        key=lambda row: -row.size))
 
 
 def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Described:
@@ -105,8 +107,8 @@ def several_times(parts: Sequence[tuple[Described, int]], plan: Plan) -> Describ
                      sum(part.results * times for part, times in parts),
                      max((part.temporary for part, _ in parts), default=0), tuple(live),
                      tuple(dict(row for part, _ in parts for row in part.loops).items()), plan.text(),
-                     returned=_together((name, place, size * times, count * times) for part, times in parts
-                                        for name, place, size, count in part.returned))
+                     returned=_together(dataclasses.replace(row, size=row.size * times, count=row.count * times)
+                                        for part, times in parts for row in part.returned))
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

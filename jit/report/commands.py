@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 from .. import devices, observing
 from ..frame import entries
-from . import calls, gather, html, show, text
+from . import calls, gather, html, measured, show, text
 from .model import Recompile
 
 _SHOW_EXAMPLES = f"""examples:
@@ -26,7 +27,8 @@ are shown on a machine without one, too, then without gradients."""
 
 _REPORT_EXAMPLES = """examples:
   python -m jit report train.py --steps 2
-  python -m jit report --html report.html train.py"""
+  python -m jit report --html report.html train.py
+  python -m jit report --measure train.py"""
 
 
 def show_command(arguments: Sequence[str]) -> int:
@@ -51,7 +53,7 @@ def show_command(arguments: Sequence[str]) -> int:
 
 
 def report_command(arguments: Sequence[str]) -> int:
-    """``python -m jit report [--html FILE] [--all] SCRIPT [ARGUMENTS]``."""
+    """``python -m jit report [--html FILE] [--all] [--measure] SCRIPT [ARGUMENTS]``."""
     parser = argparse.ArgumentParser(
         prog="python -m jit report", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run a script as `python SCRIPT ARGUMENTS` would, and report what was compiled in it: the source "
@@ -61,6 +63,9 @@ def report_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--html", metavar="FILE", help="write a page for each compiled function, the further ones with "
                                                        "a number in the name, instead of text to the terminal")
     parser.add_argument("--all", action="store_true", help="in the text: all guards, and functions of libraries")
+    parser.add_argument("--measure", action="store_true",
+                        help="time each step over its runs in the script, by PyTorch's profiler, which the script "
+                             "cannot start itself then and which keeps all that it saw in memory until the end")
     parser.add_argument("script", help="a Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="what the script is given")
     given = parser.parse_args(arguments)
@@ -69,8 +74,11 @@ def report_command(arguments: Sequence[str]) -> int:
         return 1
     sys.argv = [given.script, *given.rest]
     sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
-    status = 0
-    with observing.observed() as observer:
+    status, ranges = 0, None
+    with contextlib.ExitStack() as around:
+        observer = around.enter_context(observing.observed())
+        if given.measure:
+            ranges = around.enter_context(measured.profiled(devices.registered()))
         try:
             runpy.run_path(given.script, run_name="__main__")
         except SystemExit as end:
@@ -82,6 +90,8 @@ def report_command(arguments: Sequence[str]) -> int:
     if not reports:
         print("jit report: nothing was compiled in this thread of the script", file=sys.stderr)
     for number, made in enumerate(reports):
+        if ranges is not None:
+            made = measured.timed(made, ranges)
         if given.html is None:
             print(text.render(made, everything=given.all), end="\n\n")
             continue

@@ -166,10 +166,7 @@ class _Page:
         for k, source in enumerate(report.sources, 1):
             for line in source.lines:
                 self.anchors.setdefault((source.place.file, line.number), f"line-{k}-{line.number}")
-        self.breaks: dict[tuple[str, model.Place], tuple[model.Break, list[int]]] = {}
-        for r, region in enumerate(report.regions):
-            for b in region.breaks:
-                self.breaks.setdefault((b.id, b.place), (b, []))[1].append(r)
+        self.breaks = model.breaks_of(report)
 
     def place(self, place: model.Place) -> _Html:
         where = f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
@@ -529,7 +526,19 @@ class _Page:
         return _el("div", _el("h5", "Memory"), self.live(m.live) if m.live else None,
                    _facts(("Inputs", _bytes(m.inputs)), ("Results", _bytes(m.results)),
                           ("of these, kept for the backward", _bytes(m.saved)),
-                          ("Working memory", _bytes(m.temporary))), class_="block aside")
+                          ("Working memory", _bytes(m.temporary))), self.returned(m), class_="block aside")
+
+    def returned(self, m: model.Memory) -> _Html | None:
+        """Where something is kept for the backward: what that and the results are."""
+        if not m.saved:
+            return None
+        rows = [_el("tr", _el("td", r.computes, class_="mono"), _el("td", r.dtype, class_="mono"),
+                    self.figure(r.count, str(r.count)), self.figure(r.size, _bytes(r.size)),
+                    _el("td", self.place(r.place) if r.place is not None else None)) for r in m.returned]
+        headers = (_header("Operation"), _header("Dtype"), _header("Tensors", "number", "figure"),
+                   _header("Memory", "number", "figure"), _header("Where"))
+        return _fold([f"Results and what is kept for the backward, of {_count(len(rows))} operations"],
+                     _table("Results and what is kept for the backward", headers, rows, "returned"))
 
     def live(self, live: Sequence[int]) -> _Html:
         """What is in use after each step, as an area."""

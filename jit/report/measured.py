@@ -7,16 +7,17 @@ a CPU that of its range.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from .. import devices
 from . import model
@@ -31,16 +32,32 @@ def measured(report: model.Report, call: Callable[[], object]) -> model.Report:
         _run(call)
     places = {step.device: devices.backend(torch.device(step.device))
               for r in report.regions for p in r.plans for step in p.steps if step.device}
-    activities = dict.fromkeys(["CPU", *(b.activity for b in places.values() if b.activity)])
-    with profile(activities=[getattr(ProfilerActivity, a) for a in activities], acc_events=True) as profiler:
+    with profiled([*places.values()]) as ranges:
         for _ in range(_CALLS):
             _run(call)
-        for place in places.values():
-            place.settle()
+    return timed(report, ranges)
+
+
+@contextlib.contextmanager
+def profiled(places: Sequence[devices.Backend]) -> Iterator[dict[str, list]]:
+    """Profile what is run inside, on the CPU and in ``places``. Gives a dictionary that is filled at the end: the name
+    of a plan's runs -> the profiler's ranges of them."""
+    asked = {getattr(ProfilerActivity, name) for name in ["CPU", *(b.activity for b in places if b.activity)]}
     ranges: dict[str, list] = {}
+    profiler = profile(activities=asked & supported_activities(), acc_events=True)
+    with profiler:
+        try:
+            yield ranges
+        finally:
+            for place in places:
+                place.settle()
     for event in profiler.events() or ():
         if event.device_type == DeviceType.CPU and event.name.startswith("jit "):
             ranges.setdefault(event.name, []).append(event)
+
+
+def timed(report: model.Report, ranges: Mapping[str, Sequence[Any]]) -> model.Report:
+    """The report with the median time of each step over the ranges that ``profiled`` has found."""
     regions = tuple(dataclasses.replace(r, plans=tuple(_timed(p, ranges.get(p.name, ())) for p in r.plans))
                     for r in report.regions)
     return dataclasses.replace(report, regions=regions, measured=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Step  # noqa: F401  (steps are told as they are)
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Results, Step  # noqa: F401  (told as they are)
 
 CAPTURED, FOLLOWED, BREAK, EAGER = "captured", "followed", "break", "eager"
 FORWARD, BACKWARD = "forward", "backward"
@@ -39,8 +39,7 @@ class Memory:
         results: bytes of what it returns; saved: of that, what is kept for the backward.
         temporary: the most bytes that are needed at once of memory that only the plan uses.
         live: bytes that are in use beside the inputs, step by step.
-        returned: what the results are, with what is kept for the backward: (operation, line, bytes, how many), the
-            largest first.
+        returned: what the results are, with what is kept for the backward, the largest first.
     """
 
     inputs: int
@@ -48,7 +47,7 @@ class Memory:
     saved: int
     temporary: int
     live: tuple[int, ...]
-    returned: tuple[tuple[str, Place | None, int, int], ...] = ()
+    returned: tuple[Results, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,3 +198,12 @@ class Report:
     device: str
     measured: bool = False
     entries: tuple[Entry, ...] = ()
+
+
+def breaks_of(report: Report) -> dict[tuple[str, Place], tuple[Break, list[int]]]:
+    """Each break once: (id, line) -> the break, and the numbers of the regions, from 0, that end there."""
+    found: dict[tuple[str, Place], tuple[Break, list[int]]] = {}
+    for number, region in enumerate(report.regions):
+        for b in region.breaks:
+            found.setdefault((b.id, b.place), (b, []))[1].append(number)
+    return found

@@ -88,12 +88,13 @@ def _sources(report: model.Report, width: int, everything: bool) -> list[str]:
 
 
 def _breaks(report: model.Report, width: int) -> list[str]:
-    found = [b for region in report.regions for b in region.breaks]
+    found = list(model.breaks_of(report).values())
     if not found:
         return []
     lines = _heading("Graph breaks", width)
-    for b in found:
-        lines += [fitted(f"{b.place.file}:{b.place.line}", width, "")]
+    for b, regions in found:
+        often = f" ({len(regions)} times)" if len(regions) > 1 else ""
+        lines += [fitted(f"{b.place.file}:{b.place.line}{often}", width, "")]
         lines += _wrapped(f"in {b.place.function}{', which runs in eager from its first line' if b.whole else ''} "
                           f"[{b.kind}, {b.id}]", width, "  ")
         if b.user is not None:
@@ -114,9 +115,9 @@ def _plan(number: int, region: model.Region, plan: model.PlanReport, width: int,
                       + (f", at most {byte_size(max(memory.live))} in use beside the inputs" if memory.live else ""),
                       width)
     if memory.saved:
-        largest = [f"{byte_size(size)} of {what} ({counted(count, 'tensor')})"
-                   + (f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place is not None else "")
-                   for what, place, size, count in memory.returned[:_MOST_RETURNED]]
+        largest = [f"{byte_size(r.size)} of {r.computes} ({counted(r.count, 'tensor')} of {r.dtype})"
+                   + (f" at {r.place.file.rsplit('/', 1)[-1]}:{r.place.line}" if r.place is not None else "")
+                   for r in memory.returned[:_MOST_RETURNED]]
         lines += _wrapped(f"results and what is kept, the largest first: {'; '.join(largest)}", width)
     if plan.steps:
         lines.append("")
