@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jit import __main__, config, devices
-from jit.runtime import build, cache, doctor
+from jit.runtime import cache, doctor
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,7 +16,7 @@ import torch
 from ..graph.dims import hint
 from ..graph.ir import filled
 from ..graph.prims import FUSED_ATTENTION, VIEWS, base_of, info
-from ..observing import KERNEL, LIBRARY, USER_KERNEL, Place, Results, Step
+from ..observing import KERNEL, LIBRARY, USER_KERNEL, Results, Step
 from .indexing import bytes_hint, numel_hint
 from .kernel_names import computed, places, what
 from .library_calls import arguments_of
@@ -79,9 +79,9 @@ def describe(planner: Planner, plan: Plan) -> Described:
     return Described(tuple(steps), tuple(_apart(planner, number_of)), sum(map(bytes_hint, planner.graph.inputs)),
                      sum(sizes.values()), max(_live(planner, ("temp",)), default=0), tuple(in_use),
                      tuple((kernel.name, kernel.text()) for kernel in planner.named.values()), plan.text(),
-                     returned=_together(
-                         Results(what(n.inputs[0] if n.op == "getitem" else n), str(n.type.dtype).removeprefix("torch."),
-                                 next(iter(places([n])), None), size, 1) for n, size in sizes.items()))
+                     returned=_together(Results(what(n.inputs[0] if n.op == "getitem" else n),
+                                                str(n.type.dtype).removeprefix("torch."),
+                                                next(iter(places([n])), None), size, 1) for n, size in sizes.items()))
 
 
 def _together(rows: Iterable[Results]) -> tuple[Results, ...]:
