@@ -1,5 +1,6 @@
 """Settings of the whole suite: one set of environment variables, torch's global state as it was, two threads."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import hypothesis
 import interpreter
 import pytest
 import torch
+from program_server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +40,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # loads what the first test would
+    gc.collect()
+    gc.freeze()  # what is loaded stays, and the collections that tests ask for look at what came after
     if not session.config.option.collectonly and not SHARED:
         interpreter.run_ahead(item.module for item in session.items)
 
@@ -50,7 +55,8 @@ def pytest_unconfigure():
 def torch_state():
     """Each test starts from seed 0 and leaves torch's global state as it found it. None starts PyTorch's own compiler
     in this process: it keeps the frame evaluator, and later tests would show nothing about what runs behind breaks."""
-    torch.manual_seed(0)
+    # Without a GPU, PyTorch notes each seed for when there is one, with a traceback.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
     dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.distributions.Distribution.set_default_validate_args(True)  # loading PyTorch's own compiler ends that
@@ -77,6 +83,14 @@ def eager_numbers():
 def kernel_numbers(monkeypatch):
     """Kernels draw small tensors too, on the CPU as on a GPU."""
     monkeypatch.setattr("jit.devices.cpu.Cpu.fewest_drawn", 0)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """A server that runs programs in processes with PyTorch and jit loaded: see ``program_server``."""
+    server = Server(tmp_path_factory.mktemp("programs"), "jit")
+    yield server
+    server.stop()
 
 
 @pytest.fixture

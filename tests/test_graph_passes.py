@@ -1,15 +1,19 @@
 """Passes: each rule fires where it should, not where it must not, and keeps values. check() compares before and after
 every graph."""
 
+import dataclasses
+
 import pytest
 import torch
 from graph_harness import check, trace
 
 from jit import config
+from jit.graph.ir import Graph, TensorType
 from jit.graph.interpret import evaluate
 from jit.graph.passes import SCHEDULED, STANDARD, optimize, run_passes
 from jit.graph.passes.gradients import without_gradients
 from jit.graph.passes.simplify import holds_exactly
+from jit.graph.prims import infer
 from jit.graph.verify import InvalidGraph, verify
 
 pytestmark = pytest.mark.usefixtures("eager_numbers")
@@ -124,3 +128,41 @@ def test_a_pass_that_changes_the_graph_that_it_is_given_is_refused():
 
     with pytest.raises(InvalidGraph, match="in_place changes the graph that it is given"):
         run_passes(trace(lambda x: x.exp(), X)[0], (in_place,))
+
+
+def changed(graph, at, **parts):
+    """The graph with another node in the place of number ``at`` in its list, which the ones behind read."""
+    new = {}
+    for n in graph.nodes:
+        kept = n.replace(inputs=tuple([new[i] for i in n.inputs]))
+        new[n] = kept.replace(**parts) if n is graph.nodes[at] else kept
+    outputs = [dataclasses.replace(o, node=new[o.node]) for o in graph.outputs]
+    return Graph([new[n] for n in graph.inputs], list(new.values()), outputs, graph.env)
+
+
+@pytest.mark.parametrize("at, parts", [
+    (-1, {"type": TensorType.contiguous((4, 3), torch.float32, X.device)}),
+    (-2, {"type": TensorType.contiguous((3, 4), torch.float64, X.device)}),
+    (-1, {"attrs": {"dims": (0,), "keepdim": False}}),
+    (-2, {"op": "unheard_of"}),
+])
+def test_what_a_pass_makes_wrong_is_found_behind_one_that_was_checked(at, parts):
+    """Nodes that are as they were are not checked again; those that are not are, whatever was checked before."""
+    graph = trace(lambda x: (x + 1).exp().sum(1), X)[0]
+
+    def same(graph):
+        return changed(graph, 0)
+
+    def wrong(graph):
+        return changed(graph, at, **parts)
+
+    with pytest.raises(InvalidGraph, match="after wrong"):
+        run_passes(graph, (same, same, wrong))
+
+
+def test_what_is_as_it_was_is_inferred_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr("jit.graph.verify.infer", lambda op, *given: asked.append(op) or infer(op, *given))
+    graph = trace(lambda x: (x + 1).exp().sum(1), X)[0]
+    run_passes(graph, (lambda graph: changed(graph, 0),) * 4)
+    assert sorted(asked) == ["add", "exp", "sum"]

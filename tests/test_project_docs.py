@@ -4,11 +4,9 @@ import ast
 import contextlib
 import doctest
 import itertools
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -65,11 +63,10 @@ COMMANDS = [pytest.param(command, output, id=f"{page.stem}-{k}") for page in PAG
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="bytecode differs between versions of Python")
 @pytest.mark.parametrize("command, output", COMMANDS)
-def test_commands_print_what_is_shown(command, output, tmp_path):
+def test_commands_print_what_is_shown(command, output, tmp_path, programs):
     words = shlex.split(command)
     assert words[0] == "python"
-    done = subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = programs.run(*words[1:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert same(output, done.stdout), done.stdout
 

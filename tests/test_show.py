@@ -6,17 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from jit.report import show
-from program_server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture
+def run(programs):
     """``python -m jit`` with these arguments."""
-    server = Server(tmp_path_factory.mktemp("show"), "jit")
-    yield lambda *arguments, cwd=None: server.run("-m", "jit", *arguments, cwd=cwd)
-    server.stop()
+    return lambda *arguments, cwd=None: programs.run("-m", "jit", *arguments, cwd=cwd)
 
 
 def softmax(x):

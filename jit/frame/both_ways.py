@@ -52,15 +52,11 @@ class _Way:
     def __init__(self, f: Frame, made: list[Node], returned: Value | None) -> None:
         self.made, self.stack, self.locals, self.returned = made, list(f.stack), dict(f.locals), returned
 
-_MORE = "does more than to compute"  # of a way
 
-
-def _since(refusal: Unsupported, why: str) -> Unsupported:
-    """The break with why it is no step of the graph, "" where that is not said."""
-    refusal.why += why
-    if _MORE in why:
-        refusal.hint = ("return what the branch depends on, and do the rest after the compiled function: torch.where "
-                        "chooses between tensors alone")
+def _since(refusal: Unsupported, found: tuple[str, str]) -> Unsupported:
+    """The break with why it is no step of the graph, and what the user can do about that; "" where it is not said."""
+    why, cure = found
+    refusal.why, refusal.hint = refusal.why + why, cure or refusal.hint
     return refusal
 
 
@@ -79,7 +75,7 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
     """
     s, place = f.s, (place_of(f.fn.code, instr), f.s.tracer.grad_enabled)
     if s.ways is not None and place in s.ways.apart:
-        refusal.why = refusal.why.removesuffix(s.ways.apart[place])
+        refusal.why = refusal.why.removesuffix(s.ways.apart[place][0])
         raise _since(refusal, s.ways.apart[place])
     if not s.joining or batched.active(s) or s.levels or s.tracer.written_before != s.joined or s.tracer.regions:
         raise refusal
@@ -97,13 +93,13 @@ def followed(f: Frame, instr: Instr, value: Value, wanted: bool, refusal: Unsupp
         f.pc, f.stack, f.locals, f.mark, f.kept = kept
         refusal.why, refusal.where, refusal.user, refusal.frames = said, None, None, []
         if isinstance(attempt.refusal, rounds.Refused):
-            why = f"; it is no step of the graph: a way of it {attempt.refusal.reason}"
+            found = f"; it is no step of the graph: a way of it {attempt.refusal.reason}", attempt.refusal.cure
         else:
-            why = ""
+            found = "", ""
         if s.ways is not None:  # captured anew, so that nothing is relied on that was met along the ways
-            s.ways.apart[place] = why
+            s.ways.apart[place] = found
             raise Reconsider("")
-        raise _since(refusal, why)
+        raise _since(refusal, found)
     if isinstance(following, Value):
         raise Returned(following)
     return following
@@ -282,11 +278,11 @@ class _Before:
         s = f.s
         done = [e.fn for e in s.effects.log[self.log:] if e.state is None]
         if done:
-            raise rounds.Refused(f"{_MORE} ({getattr(done[0], '__name__', 'a side effect')})")
+            raise rounds.does_more(getattr(done[0], "__name__", "a side effect"))
         if _written(s) != self.written:
-            raise rounds.Refused(f"{_MORE} (it writes to a tensor from before)")
+            raise rounds.does_more("it writes to a tensor from before")
         if s.states.changed_since(self.states):
-            raise rounds.Refused(f"{_MORE} (it sets a switch of PyTorch's or Python's)")
+            raise rounds.does_more("it sets a switch of PyTorch's or Python's")
         changed, fields = [], {}
         for journal, mark in self.marks:
             for holder, name, old in journal.changes_since(mark):

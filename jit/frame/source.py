@@ -660,9 +660,7 @@ class Item(_Derived):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", lightly(self.key))
-        # Of an object that may be gone by now, its class alone would do no better.
-        of_class = type(self.key) is native().Weak
-        object.__setattr__(self, "number", hash((self.of, type(self.key))) if of_class else hash(self._id()))
+        object.__setattr__(self, "number", hash(self._id()))
 
     def real_key(self) -> Any:
         return behind(self.key)

@@ -53,7 +53,8 @@ class Known:
 
     def __init__(self) -> None:
         self.branches: dict[tuple, Ways] = {}
-        self.apart: dict[tuple, str] = {}  # place and grad mode -> why its ways cannot be followed both (both_ways.py)
+        # Place and grad mode -> why its ways cannot be followed both, and what to do about it (both_ways.py).
+        self.apart: dict[tuple, tuple[str, str]] = {}
 
     def at(self, code: types.CodeType, instr: Instr) -> Ways:
         return self.of(place_of(code, instr))

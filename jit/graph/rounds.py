@@ -35,11 +35,23 @@ _NAMING = (rounds.LOOP, rounds.SCAN, rounds.BRANCH)
 
 
 class Refused(Unsupported):
-    """What is traced cannot be a round."""
+    """What is traced cannot be a round.
 
-    def __init__(self, why: str) -> None:
-        self.reason = why
-        super().__init__(f"a round of a loop, or a way of a branch, {why}", kind="data-dependent-branch")
+    Args:
+        reason: what is in the way, said of the round.
+        cure: what the user can do about it; that of every branch by a value where it is left out.
+    """
+
+    def __init__(self, reason: str, cure: str = "") -> None:
+        self.reason, self.cure = reason, cure
+        super().__init__(f"a round of a loop, or a way of a branch, {reason}", cure, kind="data-dependent-branch")
+
+
+def does_more(what: str = "") -> Refused:
+    """The refusal of a round with effects. ``what``: the effect."""
+    return Refused("does more than to compute" + (f" ({what})" if what else ""),
+                   "return what the branch depends on, and do the rest after the compiled function: torch.where "
+                   "chooses between tensors alone")
 
 
 @contextlib.contextmanager
@@ -140,7 +152,7 @@ def require_no_more(made: list[Node]) -> None:
     """Raises Refused unless what was traced may be left out, as nothing of it is read."""
     mark_checked(made)
     if any(n.impure for n in made):
-        raise Refused("does more than to compute")
+        raise does_more()
     if any(n.attrs.get(CHECKED) for n in made):
         raise Refused("may raise for what nobody reads")
 
@@ -155,7 +167,7 @@ def _round(made: list[Node], starts: list[Node], ends: list[Node], env: ShapeEnv
 def _read(made: list[Node], starts: list[Node], ends: list[Node]) -> list[Node]:
     """The nodes from outside that lead to ``ends``, besides ``starts``."""
     if any(n.impure and n not in starts for n in made):
-        raise Refused("does more than to compute")
+        raise does_more()
     mark_checked(made)
     # What was there before is given to each round; constants are made anew.
     inside, others, seen, queue = {n for n in made if n.op != "input"}, [], set(starts), list(ends)

@@ -28,12 +28,31 @@ def _same_sizes(a: tuple[IntExpr, ...], b: tuple[IntExpr, ...]) -> bool:
                                     for x, y in zip(a, b))
 
 
-def verify(graph: Graph) -> Graph:
-    """Return the graph, or raise InvalidGraph: order, arity, attributes, shapes, dtypes, strides of views, outputs."""
+class Known:
+    """Nodes that were checked, so that those of which a pass changes nothing are not checked again after it."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple, tuple] = {}  # identities of what a check reads -> those objects, which keeps them
+
+    def add(self, node: Node) -> bool:
+        """Note what a check of a node reads. -> whether that was not known before"""
+        read = (node.type, *(i.type for i in node.inputs), *node.attrs.values())
+        key = (node.op, *node.attrs, *map(id, read))
+        return self._of.setdefault(key, read) is read
+
+
+def verify(graph: Graph, known: Known | None = None) -> Graph:
+    """Return the graph, or raise InvalidGraph: order, arity, attributes, shapes, dtypes, strides of views, outputs.
+
+    Args:
+        known: of checks of graphs before this one, where these have passed.
+    """
     seen: set = set()
     ids: set = set()
     for node in graph.nodes:
-        _check_node(node, seen)
+        _check_place(node, seen)
+        if known is None or known.add(node):
+            _check_node(node)
         if node.id in ids:
             raise InvalidGraph(f"two nodes have id {node.id}")
         ids.add(node.id)
@@ -58,14 +77,18 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def _check_node(node: Node, seen: set[Node]) -> None:
-    if node.op not in PRIMS:
-        raise InvalidGraph(f"unknown prim in {node}")
+def _check_place(node: Node, seen: set[Node]) -> None:
     for i in node.inputs:
         if i not in seen:
             raise InvalidGraph(f"{node} reads {i.name} before it is defined")
         if i.several and node.op != "getitem":
             raise InvalidGraph(f"{node} reads several results")
+
+
+def _check_node(node: Node) -> None:
+    """What depends on a node, the types of its operands and nothing else."""
+    if node.op not in PRIMS:
+        raise InvalidGraph(f"unknown prim in {node}")
     try:
         hash(tuple(node.attrs.items()))
     except TypeError:

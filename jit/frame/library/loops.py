@@ -85,7 +85,7 @@ def _as_step(s: Session, cond: Value, body: Value, carried: Value) -> Value:
             more = _pred(s, cond, results)
             owned = [v if any(v is c for c in copies) else s.record(torch.clone, [v], {}) for v in results]
     if len(s.effects.log) != started or _written(s) != written:
-        raise rounds.Refused("does more than to compute")
+        raise rounds.does_more()
     handles = [[v.handle(s) for v in of] for of in (inputs, copies, owned)]
     nodes = rounds.record_loop(tracer, made, *handles, more.handle(s), first.handle(s))
     return TupleValue([s.recording.tensor_of(tracer.fresh(n)) for n in nodes])
@@ -120,7 +120,7 @@ def _scan_as_step(s: Session, args: list[Value], kwargs: dict[str, Value], most:
                 raise rounds.Refused("carries on what is no plain tensor")
             owned = [v if any(v is c for c in copies) else s.record(torch.clone, [v], {}) for v in on.items_list(s)]
     if len(s.effects.log) != started or _written(s) != written:
-        raise rounds.Refused("does more than to compute")
+        raise rounds.does_more()
     handles = [[v.handle(s) for v in of] for of in (inputs, copies, xs, parts, owned, ys.items_list(s))]
     nodes = rounds.record_scan(tracer, made, reverse.truth(s), *handles)
     found = [s.recording.tensor_of(tracer.fresh(n)) for n in nodes]

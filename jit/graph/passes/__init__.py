@@ -26,7 +26,7 @@ from jit.graph.passes.short_runs import without_short_runs
 from jit.graph.passes.simplify import simplify
 from jit.graph.passes.thin_products import sum_thin_products
 from jit.graph.passes.writes import name_written_values
-from jit.graph.verify import InvalidGraph, verify
+from jit.graph.verify import InvalidGraph, Known, verify
 from jit.turns import point
 
 STANDARD = (name_written_values, eliminate_dead_nodes, merge_seeds, compute_empty,
@@ -41,6 +41,7 @@ _log = logs.channel("passes")
 def run_passes(graph: Graph, passes: tuple[Callable, ...]) -> Graph:
     """The graph after ``passes``, in this order. With ``config.verify_graphs`` each result is checked, and InvalidGraph
     names the pass that made it."""
+    known = Known()
     for run in passes:
         point()
         given, before = graph, _state(graph) if config.verify_graphs else None
@@ -50,7 +51,7 @@ def run_passes(graph: Graph, passes: tuple[Callable, ...]) -> Graph:
             if _state(given) != before:
                 raise InvalidGraph(f"the pass {run.__name__} changes the graph that it is given")
             try:
-                verify(graph)
+                verify(graph, known)
             except InvalidGraph as error:
                 raise InvalidGraph(f"{error}, after {run.__name__}") from None
         if _log and len(graph.nodes) != len(given.nodes):
