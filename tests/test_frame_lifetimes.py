@@ -377,6 +377,12 @@ def test_sources_keep_nothing():
     assert held[0]() is None and held[1]() is None and const.obj is None
 
 
+def test_keys_of_one_class_have_hashes_of_their_own():
+    """A table of a hundred operators is looked up in constant time."""
+    keys = [nn.Linear(1, 1) for _ in range(100)]
+    assert len({hash(Item(Local(0, "d"), key)) for key in keys}) == 100
+
+
 def test_keys_and_places_of_guard_programs():
     """Facts that name an object weakly, and those that name a place."""
     Weak = native().Weak
