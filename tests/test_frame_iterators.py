@@ -269,3 +269,22 @@ def test_a_list_that_is_shorter_than_its_iterator_at_a_break(drop, backwards):
     for given in ([1], [3, 1, 2], [1, 2, 3, 4, 5], []):
         for _ in range(2):
             assert compiled(list(given)) == fn(list(given))
+
+
+RANGES = [range(5), range(2, 20, 3), range(5, -7, -2), range(0), range(1), range(10**12), range(-2**40, 2**40, 2**20)]
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+@pytest.mark.parametrize("numbers", RANGES, ids=repr)
+def test_an_iterator_over_a_range_leaves_as_one(numbers, used):
+    """Whatever is left of it: nothing is listed."""
+    def fn(x):
+        it = iter(numbers)
+        for _ in range(used):
+            next(it, None)
+        return x + 1, it
+
+    (_, got), (_, want) = jit.compile(fn)(VECTOR), fn(VECTOR)
+    assert type(got) is type(want) and got.__length_hint__() == want.__length_hint__()
+    assert got.__reduce__() == want.__reduce__()
+    assert list(itertools.islice(got, 9)) == list(itertools.islice(want, 9))

@@ -180,6 +180,13 @@ def _tee_over(elements):
     return itertools.tee(elements, 1)[0]
 
 
+def _range_at(start: int, stop: int, step: int, at: int) -> Iterator[int]:
+    """An iterator over a range, of which ``at`` numbers were given."""
+    made: Any = iter(range(start, stop, step))
+    made.__setstate__(at)
+    return made
+
+
 def _iterator_at(sequence: Sequence[int | object], at: int, step: int) -> Iterator:
     """An iterator over a list or tuple that has come to a position."""
     it = iter(sequence) if step > 0 else reversed(sequence)
@@ -309,6 +316,10 @@ class RangeIterator(IteratorValue):
 
     def rest(self, s: Session) -> list[Value]:
         return [Constant(v) for v in self.values[self.at:]]
+
+    def rebuild(self, e: Emitter) -> None:
+        whole = self.values
+        e.call_const(_range_at, [Constant(v) for v in (whole.start, whole.stop, whole.step, self.at)])
 
 
 class SetIterator(SequenceIterator):
