@@ -41,14 +41,20 @@ def pytest_configure(config):
 
 def pytest_collection_finish(session):
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # loads what the first test would
-    gc.collect()
-    gc.freeze()  # what is loaded stays, and the collections that tests ask for look at what came after
     if not session.config.option.collectonly and not SHARED:
         interpreter.run_ahead(item.module for item in session.items)
 
 
 def pytest_unconfigure():
     interpreter.session.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def young_heap():
+    """The collections of garbage that tests ask for look at what came after the tests before them, and after what was
+    loaded: a hundredth of it all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
