@@ -537,8 +537,8 @@ class _Page:
                     _el("td", self.place(r.place) if r.place is not None else None)) for r in m.returned]
         headers = (_header("Operation"), _header("Dtype"), _header("Tensors", "number", "figure"),
                    _header("Memory", "number", "figure"), _header("Where"))
-        return _fold([f"Results and what is kept for the backward, of {_count(len(rows))} operations"],
-                     _table("Results and what is kept for the backward", headers, rows, "returned"))
+        return _fold((f"Results and what is kept for the backward: of {_count(len(rows), 'operation')}",),
+                     _table("Results and what is kept for the backward", headers, rows, "returned"), class_="plain")
 
     def live(self, live: Sequence[int]) -> _Html:
         """What is in use after each step, as an area."""
