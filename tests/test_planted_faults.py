@@ -59,7 +59,7 @@ SEEN = {
     "23_other_random_numbers": Seen("kernels draw other random numbers than eager", ("fallback_random = True",)),
     "24_half_rounding": Seen("values are not eager's to the last bit", ("match_eager_rounding = True",)),
     "25_memory_for_backward": Seen("704.0 KiB of them kept for the backward",
-                                   ("the largest first: 704.0 KiB of sort (7 tensors) at 25_memory_for",)),
+                                   ("the largest first: 512.0 KiB of sort (4 tensors of int64) at 25_memory",)),
     "26_slow_first_call": Seen("600 operations", ("Where the time of compiling went", "capture")),
     "27_backend_raises": Seen("the backend 'backend'", ("KeyError", "no rule for tanh", "runs in eager",
                                                         "JIT_STRICT=1")),
