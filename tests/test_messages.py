@@ -284,12 +284,12 @@ def kept(x, w):
 def test_the_report_says_what_is_kept_for_the_backward():
     told = jit.explain(kept)(torch.randn(64, 32, requires_grad=True), torch.randn(32, 32))
     (forward,) = [p for r in told.report.regions for p in r.plans if p.direction == "forward"]
-    assert sum(size for _, _, size, _ in forward.memory.returned) == forward.memory.results
-    sizes = [size for _, _, size, _ in forward.memory.returned]
+    assert sum(r.size for r in forward.memory.returned) == forward.memory.results
+    sizes = [r.size for r in forward.memory.returned]
     assert sizes == sorted(sizes, reverse=True)
     _, line = line_of(kept, "# sorted")
-    at_line = {what: count for what, place, _, count in forward.memory.returned if place and place.line == line}
-    assert at_line.get("sort"), forward.memory.returned  # its indices
+    at_line = {(r.computes, r.dtype): r.count for r in forward.memory.returned if r.place and r.place.line == line}
+    assert at_line.get(("sort", "int64")), forward.memory.returned  # its indices
     assert re.search(rf"KiB of sort \(\d tensors?\) at\s+test_messages.py:{line}", told.text(140)), told.text(140)
 
 
