@@ -103,6 +103,7 @@ def reached(roots: list, new: set[int], seen: set[int]) -> tuple[dict, dict]:
 def freeze() -> set[int]:
     """What is there now is not found by ``walk``, which is given the result: ids of code, which the collector does not
     know."""
+    gc.unfreeze()
     gc.collect()
     there, todo = set(), [o.__code__ for o in gc.get_objects() if type(o) is types.FunctionType]
     while todo:

@@ -72,6 +72,8 @@ def torch_state():
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
+    if (build := sys.modules.get("jit.runtime.build")) is not None:
+        build.prebuilt_in.clear()  # of files that a test has loaded
     if (native := sys.modules.get("jit.runtime")) is not None:
         assert native.native().frame_hook_status() != "taken", "PyTorch's compiler was started in the tests' process"
 

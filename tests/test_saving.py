@@ -11,7 +11,7 @@ import torch
 
 import jit
 from jit.frame import dispatch, stored
-from jit.runtime import build, cache, sources
+from jit.runtime import cache, sources
 
 HERE = Path(__file__).parent
 SAVE = f"""
@@ -66,7 +66,6 @@ def saved(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "_off", [False])
     for store in cache.STORES:
         monkeypatch.setattr(store, "added", [])
-    monkeypatch.setattr(build, "prebuilt_in", [])
     with jit.config.patch(cache_dir=str(tmp_path / "cache")):
         compiled = jit.compile(named_programs.breaks)
         compiled(torch.ones(4))
