@@ -40,7 +40,6 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # loads what the first test would
     if not session.config.option.collectonly and not SHARED:
         interpreter.run_ahead(item.module for item in session.items)
 
@@ -53,6 +52,7 @@ def pytest_unconfigure():
 def young_heap():
     """The collections of garbage that tests ask for look at what came after the tests before them, and after what was
     loaded: a hundredth of it all."""
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())  # loads what the first test would
     gc.collect()
     gc.freeze()
 

@@ -147,8 +147,12 @@ def test_report_of_a_script(run, tmp_path):
     assert again.returncode == 3 and (tmp_path / "page.html").is_file() and (tmp_path / "page-2.html").is_file()
     assert "second" in (tmp_path / "page-2.html").read_text()
     timed = run("report", "--measure", "script.py", cwd=tmp_path)
-    (row,) = [line for line in timed.stdout.splitlines() if "jit_softmax" in line]
-    assert re.search(r"\d (us|ms) ", row) and not re.search(r"\d (us|ms) .*jit_softmax", done.stdout), timed.stdout
+    rows = [[line for line in told.stdout.splitlines() if "jit_softmax" in line] for told in (timed, done)]
+    assert [[bool(re.search(r"\d (ns|us|ms) ", row)) for row in found] for found in rows] == [[True], [False]], rows
+    (tmp_path / "profiles.py").write_text(SCRIPT.replace("second(torch", "with torch.profiler.profile(): second(torch"))
+    untimed = run("report", "--measure", "profiles.py", cwd=tmp_path)
+    assert untimed.returncode == 3 and "no run was timed" in untimed.stderr and "second: " in untimed.stdout
+    assert "no run was timed" not in timed.stderr
     (tmp_path / "raises.py").write_text(SCRIPT.replace("sys.exit(3)", "raise OSError('of the script')"))
     raised = run("report", "raises.py", cwd=tmp_path)
     assert raised.returncode == 1 and "OSError: of the script" in raised.stderr and "first: " in raised.stdout

@@ -660,7 +660,7 @@ class Item(_Derived):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", lightly(self.key))
-        object.__setattr__(self, "number", hash(self._id()))
+        object.__setattr__(self, "number", hash(self._id()))  # which it keeps when the object is gone
 
     def real_key(self) -> Any:
         return behind(self.key)

@@ -64,8 +64,8 @@ def report_command(arguments: Sequence[str]) -> int:
                                                        "a number in the name, instead of text to the terminal")
     parser.add_argument("--all", action="store_true", help="in the text: all guards, and functions of libraries")
     parser.add_argument("--measure", action="store_true",
-                        help="time each step over its runs in the script, by PyTorch's profiler, which the script "
-                             "cannot start itself then and which keeps all that it saw in memory until the end")
+                        help="time each step over its runs in the script, by PyTorch's profiler, which keeps all that "
+                             "it saw in memory until the end; there are no times where the script uses it itself")
     parser.add_argument("script", help="a Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="what the script is given")
     given = parser.parse_args(arguments)
@@ -89,8 +89,11 @@ def report_command(arguments: Sequence[str]) -> int:
     reports = list(_reports(observer))
     if not reports:
         print("jit report: nothing was compiled in this thread of the script", file=sys.stderr)
+    elif given.measure and not ranges:
+        print("jit report: no run was timed: the profiler saw none, as where the script uses it itself",
+              file=sys.stderr)
     for number, made in enumerate(reports):
-        if ranges is not None:
+        if ranges:
             made = measured.timed(made, ranges)
         if given.html is None:
             print(text.render(made, everything=given.all), end="\n\n")
